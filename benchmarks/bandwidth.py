@@ -18,12 +18,14 @@ import numpy as np
 
 from harness import run_command, take_no_options, write_results
 from warpfit.backends import Activation
+from warpfit.backends.base import LossTerms
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.runtime import open_device
 from warpfit.backends.update_rules import UpdateNumbers
 
 SIZE = 1 << 26
 ROUNDS = 20
+MEAN_SQUARE = LossTerms("mse")
 
 
 class Bench:
@@ -73,7 +75,7 @@ def cases(bench: Bench) -> dict[str, tuple[Callable[[], Any], float]]:
         "add a row": (lambda: ops.binary("add", a, y[:1024]), 2),
         "cast to float16": (lambda: ops.cast(x, "float16"), 1.5),
         "dropout": (lambda: ops.dropout_forward(a, **drop), 3),
-        "mean squared error": (lambda: ops.mean_squared_error_forward(a, b), 2),
+        "mean squared error": (lambda: ops.element_loss_forward(a, b, MEAN_SQUARE), 2),
         "layer norm": (lambda: ops.layer_norm_forward(a, None, None), 2),
         "batch norm": (lambda: ops.batch_norm_forward(a, None, None, *running, training=True), 2),
         "transposed copy": (lambda: ops.contiguous(ops.transpose(square)), 2),

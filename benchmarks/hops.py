@@ -320,10 +320,11 @@ def chain_of(launch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     known = {(row["name"], row["cluster"]): row["cycles"]["median"] for row in rows}
     cycles = {
         WITHIN: known["mbarrier", 1],
-        ACROSS: known.get(("store_async_warp", launch.cluster), 0),
         THROUGH: known["memory", launch.cluster],
         LOADED: known[f"bulk_load {TILE_BYTES}", 1],
     }
+    if launch.cluster > 1:
+        cycles[ACROSS] = known["store_async_warp", launch.cluster]
     few, more = (end_of(protocol_of(launch, s), cycles) for s in (FEW_STEPS, MORE_STEPS))
     steps = MORE_STEPS - FEW_STEPS
     hops = {

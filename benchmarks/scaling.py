@@ -2,14 +2,16 @@
 
 Checks first: N ranks against one, the bits of two runs, a checkpoint of N ranks that one goes on
 with, an error of one rank, which has to end all, and N processes, of which one is killed. Then
-microseconds a step of wide networks with as many rows a card whatever N is, seconds of a sweep, and
-steps of PyTorch's DistributedDataParallel. Efficiency is the time of one card over that of N. For a
-check without a GPU: --devices cpu,cpu.
+microseconds a step of wide networks with as many rows a card whatever N is, and of small ones in
+one launch; seconds of a sweep; and steps of PyTorch's DistributedDataParallel. Efficiency is the
+time of one card over that of N; of linear layers it says what `warpfit plan --cards` expected. For
+a check without a GPU: --devices cpu,cpu.
 
-Prints a line for each figure, and writes results/scaling.json after every part.
+Prints a line for each figure, and writes it to results/scaling.json as it comes. There, figures of
+another number of devices stay, and so do parts that are not measured again.
 
-    python benchmarks/scaling.py [--devices cuda:all] [--parts right,fast,peers,sweep]
-    [--rows 4x4096/8192,784-8192x3-10/8192] [--counts 1,2,4,8] [--seconds 60]
+    python benchmarks/scaling.py [--devices cuda:all] [--parts right,fast,launch,sweep,peers]
+    [--rows 4x4096/8192,cnn/512] [--counts 1,2,4,8] [--seconds 60]
 """
 
 from __future__ import annotations
@@ -17,205 +19,41 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import pairwise
-from math import inf
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
 from typing import IO, Any, cast
 
-import numpy as np
-
 import warpfit as wf
-from harness import run_command, run_worker, write_results
+from harness import environment, read_results, run_command, write_results
+from scaling_cases import CASES, Case, network, rows_of, trained
+from scaling_checks import checks
 from warpfit import nn, optim
-from warpfit.backends import ALL_CARDS, PROCESSES
-from warpfit.engines import steps
-from warpfit.errors import DataError
+from warpfit.backends import ALL_CARDS
+from warpfit.errors import ConfigError
 from warpfit.training.devices import all_cards
 
-PARTS = ("right", "fast", "peers", "sweep")
-# Steps whose mean is told, of warpfit as of PyTorch, after as many.
-BATCHES, EPOCHS = 4, 12
-# Of the checks: three batches of 96 rows, and one of 37.
-CHECKED_SIZES, CHECKED_ROWS, CHECKED_BATCH = (64, 256, 256, 10), 325, 96
+ENVIRONMENT = "environment"
+PARTS = ("right", "fast", "launch", "sweep", "peers")
+# Epochs whose steps' mean is told, after as many; and PyTorch's steps.
+EPOCHS, STEPS_OF_PEER = 12, 48
 SWEPT_NETWORKS, SWEPT_ROWS, SWEPT_EPOCHS = 1056, 8192, 600
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network of equal hidden layers, and its rows on each card."""
-
-    sizes: tuple[int, ...]
-    rows_of_card: int
-
-    @property
-    def name(self) -> str:
-        first, *hidden, last = self.sizes
-        if len(set(self.sizes)) == 1:
-            return f"{len(hidden) + 1}x{first}/{self.rows_of_card}"
-        return f"{first}-{hidden[0]}x{len(hidden)}-{last}/{self.rows_of_card}"
-
-
-CASES = (Case((4096,) * 5, 8192), Case((784, 8192, 8192, 8192, 10), 8192), Case((1024,) * 5, 8192))
-
-
-def network(sizes: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for idx, (inputs, outputs) in enumerate(pairwise(sizes)):
-        layers += [nn.ReLU()] if layers else []
-        layers.append(nn.Linear(inputs, outputs, seed=idx))
-    return nn.Sequential(*layers)
-
-
-def rows_of(sizes: Sequence[int], num_rows: int) -> tuple[Any, Any]:
-    """Return rows of bytes, of which a block is repeated, and labels."""
-    rng = np.random.default_rng(0)
-    block = rng.integers(0, 256, (min(num_rows, 4096), sizes[0]), np.uint8)
-    return np.resize(block, (num_rows, sizes[0])), rng.integers(0, sizes[-1], num_rows)
-
-
-def trained(
-    sizes: Sequence[int],
-    x: Any,
-    y: Any,
-    devices: str | Sequence[str],
-    model: nn.Sequential | None = None,
-    **settings: Any,
-) -> tuple[nn.Sequential, wf.History]:
-    model = network(sizes) if model is None else model
-    opt = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    history = wf.fit(model, x, y, optimizer=opt, device=devices, verbose=False, **settings)
-    return model, history
-
-
-# -- right
-# --------------------------------------------------------------------------------------------------
-
-
-def checks(devices: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each check, what came of it, and whether it passed."""
-    sizes = CHECKED_SIZES
-    x, y = rows_of(sizes, CHECKED_ROWS)
-    asked: dict[str, Any] = {"batch_size": CHECKED_BATCH, "precision": "float32", "seed": 3}
-    asked["engine"] = "layerwise" if devices[0] == "cpu" else "graph"
-    _, one = trained(sizes, x, y, devices[:1], epochs=6, **asked)
-    for count in counts[1:]:
-        several, ranks = devices[:count], f"{count} ranks"
-        model, history = trained(sizes, x, y, several, epochs=6, **asked)
-        again, _ = trained(sizes, x, y, several, epochs=6, **asked)
-        away = np.abs(history.step_losses / one.step_losses - 1).max()
-        yield f"{ranks}, losses away from one's", _checked(float(away), away < 1e-4)
-        is_same = _same_bits(model, again)
-        yield f"{ranks}, equal bits", _checked(is_same, is_same)
-        away = _away_when_resumed(sizes, x, y, several, one, asked)
-        yield f"{ranks}, resumed on one, losses away", _checked(away, away < 1e-4)
-    for count in counts[1:]:
-        seconds = _seconds_to_fail(sizes, x, y, devices[:count], asked)
-        yield f"{count} ranks, seconds until one's error ends all", _checked(seconds, seconds < 10)
-        found, seconds = _of_processes(count, devices[0], {**asked, "epochs": 6})
-        away = np.abs(found / one.step_losses.ravel() - 1).max()
-        yield f"{count} processes, losses away from one's", _checked(float(away), away < 1e-4)
-        yield (
-            f"{count} processes, seconds until one killed ends all",
-            _checked(seconds, seconds < 10),
-        )
-
-
-def _checked(value: Any, passed: Any) -> dict[str, Any]:
-    return {"value": value, "passed": bool(passed)}
-
-
-def _same_bits(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
-def _away_when_resumed(
-    sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], one: Any, asked: dict[str, Any]
-) -> float:
-    """Return how far losses are away of which one device has the last, from a checkpoint."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.ckpt"
-        trained(sizes, x, y, devices, epochs=3, callbacks=[wf.Checkpoint(path)], **asked)
-        _, history = trained(sizes, x, y, devices[:1], epochs=6, resume_from=path, **asked)
-    return float(np.abs(history.step_losses / one.step_losses - 1).max())
-
-
-def _seconds_to_fail(
-    sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], asked: dict[str, Any]
-) -> float:
-    """Return after how many seconds an error of the last rank is the run's; infinity if it is
-    not.
-    """
-    epochs_of = steps.Run.epochs
-
-    def failing(run: Any, count: int) -> Any:
-        if run.ranks.rank == len(devices) - 1 and run.state.epoch >= 2:
-            raise DataError("a rank ends")
-        return epochs_of(run, count)
-
-    steps.Run.epochs = failing  # type: ignore[method-assign]
-    begin = perf_counter()
-    try:
-        trained(sizes, x, y, devices, epochs=6, **asked)
-    except DataError:
-        return perf_counter() - begin
-    finally:
-        steps.Run.epochs = epochs_of  # type: ignore[method-assign]
-    return inf
-
-
-def _of_processes(count: int, device: str, asked: dict[str, Any]) -> tuple[Any, float]:
-    """Return the losses of a run of so many processes, and after how many seconds all have ended
-    once the last of them is killed.
-    """
-    command = [sys.executable, __file__, "--process", json.dumps(asked)]
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
-        shared = {"WARPFIT_MEETING": f"{folder}/meeting", "WARPFIT_WORLD_SIZE": str(count)}
-        shared |= {"WARPFIT_DEVICE": "cpu"} if device == "cpu" else {}
-        processes = []
-        for rank in range(count):
-            environment = {**os.environ, **shared, "WARPFIT_RANK": str(rank)}
-            errors = started.enter_context(open(f"{folder}/errors{rank}", "w"))
-            process = subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-            started.enter_context(process)
-            started.callback(process.kill)
-            processes.append(process)
-        first = cast(IO[str], processes[0].stdout)
-        line = first.readline()
-        if not line:
-            raise DataError(f"expected losses of rank 0, got {Path(errors.name).read_text()}")
-        losses = np.array(json.loads(line))
-        first.readline()
-        processes[-1].kill()
-        begin = perf_counter()
-        for process in processes[:-1]:
-            process.communicate(timeout=60)
-        return losses.ravel(), perf_counter() - begin
-
-
-class _Telling(wf.Callback):
-    """Says that an epoch is done."""
-
-    def on_epoch_end(self, run: wf.Run) -> None:
-        print("epoch", flush=True)
-
-
-def train_as_process(asked: dict[str, Any]) -> None:
-    """Print the losses of a run as one of several processes, and train on until one is killed."""
-    x, y = rows_of(CHECKED_SIZES, CHECKED_ROWS)
-    _, history = trained(CHECKED_SIZES, x, y, PROCESSES[0], **asked)
-    print(json.dumps(history.step_losses.tolist()), flush=True)
-    endless = {**asked, "epochs": 10**6, "callbacks": [_Telling()]}
-    trained(CHECKED_SIZES, x, y, PROCESSES[0], **endless)
+# Networks that one launch trains on several cards, and rows of a batch of all.
+LAUNCHED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((784, 128, 128, 10), 1024),
+    ((784, 128, 128, 10), 2048),
+    ((784, 256, 128, 10), 1024),
+    ((64, 64, 64, 64, 10), 2048),
+    ((64, 64, 64, 64, 10), 4096),
+)
+LAUNCHED_BATCHES, LAUNCHED_EPOCHS = 16, 800
 
 
 # -- fast
@@ -224,29 +62,87 @@ def train_as_process(asked: dict[str, Any]) -> None:
 
 def steps_of_ours(case: Case, devices: Sequence[str], counts: Sequence[int]) -> dict[int, float]:
     """Return the microseconds of a step on so many devices each."""
-    model = network(case.sizes)
-    x, y = rows_of(case.sizes, BATCHES * case.rows_of_card * max(counts))
+    model = case.model()
+    x, y = case.rows(case.steps_per_epoch * case.rows_of_card * max(counts))
     return {count: step_of_ours(case, model, x, y, devices[:count]) for count in counts}
 
 
 def step_of_ours(case: Case, model: nn.Sequential, x: Any, y: Any, devices: Sequence[str]) -> float:
     batch = case.rows_of_card * len(devices)
-    x, y = x[: BATCHES * batch], y[: BATCHES * batch]
+    num_rows = case.steps_per_epoch * batch
     asked: dict[str, Any] = {"batch_size": batch, "epochs": 2 * EPOCHS}
     asked["precision"] = "float32" if devices[0] == "cpu" else "bfloat16"
-    _, history = trained(case.sizes, x, y, devices, model, **asked)
+    _, history = trained(case.sizes, x[:num_rows], y[:num_rows], devices, model, **asked)
     seconds = [report.seconds for report in history.reports[EPOCHS:]]
-    return sum(seconds) / (EPOCHS * BATCHES) * 1e6
+    return sum(seconds) / (EPOCHS * case.steps_per_epoch) * 1e6
 
 
-def steps_of_peer(cases: Sequence[Case], count: int) -> list[dict[str, float]]:
-    """Return for each case the microseconds of a step of DistributedDataParallel: on one card, and
-    on so many, eager and compiled.
+def with_expected(case: Case, found: dict[str, Any]) -> dict[str, Any]:
+    """Add to times of a case what was expected of them."""
+    for count, of_count in found.items():
+        if (us := case.expected(int(count))) is not None:
+            of_count["expected"] = {"us": us, "ratio": us / of_count["us"]}
+    return found
+
+
+def steps_of_launch(
+    sizes: Sequence[int], batch: int, devices: Sequence[str], counts: Sequence[int]
+) -> dict[str, Any]:
+    """Return the microseconds of a step as one launch, and as graphs, where they can run it on so
+    many devices.
+    """
+    x, y = rows_of(sizes, LAUNCHED_BATCHES * batch)
+    found: dict[str, Any] = {}
+    for engine, count in product(("one_launch", "graph"), counts):
+        settings = {"engine": engine, "batch_size": batch, "epochs": LAUNCHED_EPOCHS}
+        try:
+            _, history = trained(
+                sizes, x, y, devices[:count], precision="bfloat16", seed=3, **settings
+            )
+        except ConfigError as error:
+            found[f"{engine} on {count}"] = str(error)
+            continue
+        seconds = min(report.seconds for report in history.reports)
+        found[f"{engine} on {count}"] = own = {"us": seconds / LAUNCHED_BATCHES * 1e6}
+        if (us := history.plan.prepared.microseconds) is not None:
+            own["expected"] = {"us": us, "ratio": us / own["us"]}
+    return found
+
+
+def steps_of_peer(
+    cases: Sequence[Case], count: int, deadline: float
+) -> Iterator[tuple[Case, str, float]]:
+    """Yield microseconds of a step of DistributedDataParallel as they come: on so many cards, on
+    one, and on so many compiled.
     """
     script = Path(__file__).parent / "peers" / "torch_ddp.py"
-    words = [f"{','.join(map(str, case.sizes))}/{case.rows_of_card}" for case in cases]
-    found = run_worker(str(script), str(count), str(EPOCHS * BATCHES), *words)["us"]
-    return [found[word] for word in words]
+    words = {case.of_peer: case for case in cases}
+    command = [sys.executable, str(script), str(count), str(STEPS_OF_PEER), *words]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        ) as peer,
+    ):
+        late = Timer(max(1.0, deadline - perf_counter()), lambda: _end_all(peer))
+        late.start()
+        try:
+            for line in cast(IO[str], peer.stdout):
+                if line.startswith("{"):
+                    found = json.loads(line)
+                    yield words[found["network"]], found["kind"], found["us"]
+        finally:
+            late.cancel()
+            _end_all(peer)
+        if peer.wait() > 0:
+            errors.seek(0)
+            print(errors.read()[-2000:], file=sys.stderr)
+
+
+def _end_all(process: subprocess.Popen[str]) -> None:
+    """End a process with those that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def seconds_of_sweep(
@@ -302,25 +198,29 @@ class Results:
     """What was found so far, printed and written as it comes."""
 
     def __init__(self, devices: Sequence[str], deadline: float) -> None:
-        self.found: dict[str, Any] = {"devices": list(devices)}
-        self.deadline = deadline
+        kind = "CPUs" if devices[0] == "cpu" else "devices"
+        self.key, self.deadline = f"{len(devices)} {kind}", deadline
+        self.all = {name: of for name, of in read_results("scaling").items() if name != ENVIRONMENT}
+        self.own: dict[str, Any] = self.all.setdefault(self.key, {})
+        self.own["devices"] = list(devices)
 
     @property
     def has_time(self) -> bool:
         return perf_counter() < self.deadline
 
     def add(self, part: str, name: str, value: Any) -> None:
-        self.found.setdefault(part, {})[name] = value
+        figures = self.own.setdefault(part, {})
+        figures[ENVIRONMENT] = environment()
+        figures[name] = figures.get(name, {}) | value if part == "peers" else value
         print(f"{part}: {name}: {value}", flush=True)
-        write_results("scaling", self.found)
+        write_results("scaling", self.all)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", default=ALL_CARDS)
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--rows", default=",".join(case.name for case in CASES[:2]))
-    parser.add_argument("--process", help="settings, as JSON, of a run that this process shares")
+    parser.add_argument("--rows", default=",".join(case.name for case in CASES))
     parser.add_argument("--counts", default="1,2,4,8", help="of cards, as far as there are so many")
     parser.add_argument("--networks", type=int, default=SWEPT_NETWORKS)
     parser.add_argument("--seconds", type=float, default=400, help="after which nothing is begun")
@@ -329,13 +229,10 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parsed()
-    if arguments.process:
-        train_as_process(json.loads(arguments.process))
-        return
     is_all = arguments.devices == ALL_CARDS
     devices = list(all_cards()) if is_all else arguments.devices.split(",")
     parts = arguments.parts.split(",")
-    counts = [n for n in map(int, arguments.counts.split(",")) if n <= len(devices)]
+    counts = sorted({1, *(n for n in map(int, arguments.counts.split(",")) if n <= len(devices))})
     results = Results(devices, perf_counter() + arguments.seconds)
     if "right" in parts:
         for name, value in checks(devices, counts):
@@ -343,16 +240,19 @@ def main() -> None:
     cases = [case for case in CASES if case.name in arguments.rows.split(",")]
     for case in cases if "fast" in parts else ():
         if results.has_time:
-            values = steps_of_ours(case, devices, counts)
-            results.add("fast", case.name, with_efficiency(values))
+            found = with_efficiency(steps_of_ours(case, devices, counts))
+            results.add("fast", case.name, with_expected(case, found))
+    for sizes, batch in LAUNCHED if "launch" in parts else ():
+        if results.has_time:
+            name = f"{'-'.join(map(str, sizes))}/{batch}"
+            results.add("launch", name, steps_of_launch(sizes, batch, devices, counts))
     if "sweep" in parts and results.has_time:
         values = seconds_of_sweep(devices, counts, arguments.networks)
         results.add("sweep", "784-128-10", with_efficiency(values, "seconds", is_shared=True))
     for count in counts[1:] if "peers" in parts else ():
         if results.has_time:
-            for case, found in zip(cases, steps_of_peer(cases, count), strict=True):
-                own = {kind: {"us": us} for kind, us in found.items()}
-                results.add("peers", f"{case.name} on {count}", own)
+            for case, kind, us in steps_of_peer(cases, count, results.deadline):
+                results.add("peers", f"{case.name} on {count}", {kind: {"us": us}})
 
 
 if __name__ == "__main__":

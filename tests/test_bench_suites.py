@@ -91,7 +91,14 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
     suite = scripts("suite")
     known = {found.script for found in suite.SUITES.values()} | set(suite.TOOLS)
     helpers = {"harness", "charts", "digests", "suite", "stages", "table_data", "waits_calls"}
-    helpers |= {"convolutions", "residual", "table_pages", "table_variants"}
+    helpers |= {
+        "convolutions",
+        "residual",
+        "scaling_cases",
+        "scaling_checks",
+        "table_pages",
+        "table_variants",
+    }
     assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} == known | helpers
 
 
@@ -621,19 +628,30 @@ def test_several_ranks_are_checked_and_measured(
     scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaling = scripts("scaling")
-    case = scaling.Case((8, 16, 16, 4), 32)
+    case = scaling.Case(32, (8, 16, 16, 4))
     monkeypatch.setattr(scaling, "CASES", (case,))
-    peer = {"one": 100.0, "eager": 200.0}
-    monkeypatch.setattr(scaling, "steps_of_peer", lambda cases, count: [peer] * len(cases))
+    monkeypatch.setattr(scaling, "LAUNCHED", (((8, 16, 4), 32),))
+    told = [(case, "eager", 200.0), (case, "one", 100.0)]
+    monkeypatch.setattr(scaling, "steps_of_peer", lambda cases, count, deadline: iter(told))
     monkeypatch.setattr(
         scaling, "seconds_of_sweep", lambda devices, counts, _: {n: 3.0 / n for n in counts}
     )
+    (results / "scaling.json").write_text(
+        '{"environment": {}, "8 devices": {"fast": {}}, "2 CPUs": {"old": 1}}'
+    )
     run(scaling, monkeypatch, "--devices", "cpu,cpu", "--rows", case.name)
-    found = read(results, "scaling")
+    of_all = read(results, "scaling")
+    found = of_all["2 CPUs"]
+    assert found["old"] == 1
+    assert of_all["8 devices"] == {"fast": {}}
     assert case.name == "8-16x2-4/32"
     assert found["devices"] == ["cpu", "cpu"]
+    assert all("date" in found[part].pop("environment") for part in scaling.PARTS)
     assert len(found["right"]) == 6
     assert all(check["passed"] for check in found["right"].values())
-    assert found["fast"][case.name]["2"]["us"] > 0
-    assert found["peers"][f"{case.name} on 2"]["eager"] == {"us": 200.0}
+    of_two = found["fast"][case.name]["2"]
+    assert of_two["us"] > 0
+    assert of_two["expected"]["ratio"] == of_two["expected"]["us"] / of_two["us"]
+    assert "on device 'cpu'" in found["launch"]["8-16-4/32"]["one_launch on 2"]
+    assert found["peers"][f"{case.name} on 2"] == {"eager": {"us": 200.0}, "one": {"us": 100.0}}
     assert found["sweep"]["784-128-10"]["2"] == {"seconds": 1.5, "efficiency": 1.0}

@@ -433,7 +433,7 @@ def eager_epochs(
     return [parameter.detach() for parameter in model.parameters()], result
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("fused", [False, True], ids=["compiled", "fused"])
 @pytest.mark.parametrize("settings", ADAMS.values(), ids=ADAMS)
 def test_adam_in_graphs_is_that_of_eager(

@@ -36,6 +36,7 @@ def rows(hops: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kind", range(18))
 def test_every_kind_compiles(hops: Any, kind: int) -> None:
     assert len(hops.KINDS) == 18

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from warpfit.backends.cuda import jit, machine_code
+from warpfit.backends.cuda.table_networks import variants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
@@ -29,7 +30,16 @@ def test_it_has_operations_and_usual_networks(arch: str) -> None:
     assert {"reduce", "update_parameters", "conv2d_forward", "matmul_register"} <= operations
     assert ("gemm_sm90" in operations) == (arch == ARCH)
     assert {"one_launch_layers", "gather_batches"} <= networks
-    assert not networks & operations - {"all_finite", "gather_batches", "gram_batches"}
+    shared = {"all_finite", "gather_batches", "gram_batches", "initial_values"}
+    assert not networks & operations - shared
+
+
+@pytest.mark.parametrize(("arch", "has_some"), [(ARCH, True), ("sm_75", False)])
+def test_it_has_what_fits_to_tables_ask_for(arch: str, has_some: bool) -> None:
+    found = set(kernels_wheel.usual_tables(arch))
+    assert bool(found) == has_some
+    of_magic, *_ = (defines for name, defines in variants() if name == "table_networks")
+    assert (("table_networks", tuple(of_magic.items())) in found) == has_some
 
 
 def test_products_are_those_that_layers_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit import nn
-from warpfit.nn.init import initial_values_on_demand
+from warpfit import backends, nn, optim
+from warpfit.nn.init import initial_values
 from warpfit.on_demand import OnDemand, imported_later, imports_on_demand
+from warpfit.training.state import state_of
 
 
 class Number(OnDemand):
@@ -87,14 +88,22 @@ def test_copies_have_all_attributes() -> None:
 
 @pytest.mark.parametrize("init", ["default", "lecun_normal"])
 def test_initial_values_on_demand_are_the_same(init: str) -> None:
-    at_once = nn.Linear(3, 4, init=init, seed=5)
-    with initial_values_on_demand():
-        later = nn.Linear(3, 4, init=init, seed=5)
+    later = nn.Linear(3, 4, init=init, seed=5)
     assert later.weight.promised("data") is not None
-    assert later.dtype == "float32"
+    assert (later.dtype, later.device) == ("float32", "cpu")
     assert later.weight.promised("data") is not None
-    for name, values in at_once.state_dict().items():
-        np.testing.assert_array_equal(later.state_dict()[name], values)
+    for idx, (name, spec) in enumerate(later.spec.parameters().items()):
+        values = initial_values(spec, init, 5, idx)
+        np.testing.assert_array_equal(later.state_dict()[name], values.astype(np.float32))
+
+
+def test_initial_values_are_drawn_where_a_run_is(cuda: str) -> None:
+    model, ops = nn.Sequential(nn.Linear(20, 30, seed=5)), backends.get(cuda)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    state = state_of(model, optimizer, ops, "float32", seed=0)
+    drawn = ops.to_numpy(state.parameters["0.weight"])
+    assert model[0].weight.promised("data") is not None
+    np.testing.assert_array_equal(drawn, model[0].weight.data)
 
 
 def test_a_package_imports_what_is_first_asked_for(

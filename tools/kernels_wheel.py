@@ -2,8 +2,8 @@
 
 It holds machine code, for each architecture, of the operations that any network is made of, as
 `layerwise`, `graph`, predictions and data take them, and of what trains the usual networks in one
-launch. A kernel that it lacks is compiled as ever. One wheel serves one release of warpfit and one
-major version of CUDA, whose compiler built it.
+launch, and RealMLP on tables of numbers. A kernel that it lacks is compiled as ever. One wheel
+serves one release of warpfit and one major version of CUDA, whose compiler built it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from warpfit.backends.base import Activation
 from warpfit.backends.cuda import jit, machine_code
+from warpfit.backends.cuda.cards import CARDS
 from warpfit.backends.cuda.dense import product_variant
 from warpfit.backends.cuda.resident_config import CONFIGS
+from warpfit.backends.cuda.table_networks import TableShape, choose_table
 from warpfit.backends.cuda.variants import all_variants, is_supported
 from warpfit.cores import num_cores
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, Obstacle
 from warpfit.training.paper import USUAL_FORMS, kernels_on_paper
 
 PACKAGE = "warpfit_kernels"
@@ -45,6 +49,8 @@ packages = ["{package}"]
 BATCHES = (32, 64, 128, 200, 256, 512, 4096)
 WIDTHS, OUTPUTS = (16, 32, 50, 64, 100, 128, 256, 512, 784, 1024), (1, 10)
 DTYPES, ACTIVATIONS = ("float32", "float16"), ("relu", "tanh")
+# Of tables for RealMLP: columns, all of numbers; and networks that train together.
+COLUMNS, TOGETHER = range(1, 33), (1, 8)
 Kernel = tuple[str, jit.Defines]
 
 
@@ -85,6 +91,22 @@ def usual_networks(arch: str) -> list[Kernel]:
         return []
 
 
+def usual_tables(arch: str) -> list[Kernel]:
+    """Return the kernels that train RealMLP as it is on tables of numbers alone, with two classes
+    or one number to predict.
+    """
+    cards = [card for card in CARDS.values() if card.arch == arch]
+    found: dict[Kernel, None] = {}
+    for card, columns, networks in product(cards, COLUMNS, TOGETHER):
+        classes = TableShape(columns, 0, (), 256, 3, 2, Activation("selu"), 0.1, 256, networks)
+        numbers = replace(classes, outputs=1, activation=Activation("mish"), smoothing=None)
+        for shape in (classes, numbers):
+            launch = choose_table(shape, arch, card.max_shared_bytes, card.num_multiprocessors)
+            if not isinstance(launch, Obstacle):
+                found[launch.kernel, tuple(launch.config.settings().items())] = None
+    return list(found)
+
+
 def fill(folder: Path, kernels: Iterable[Kernel], arch: str) -> int:
     """Compile kernels into the package's folder, as many at once as there are cores, and return how
     many bytes they take.
@@ -118,8 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(temporary)
         (folder / PACKAGE).mkdir()
         for arch in options.arch:
-            kernels = [*operations(arch), *usual_products(arch), *usual_networks(arch)]
-            kernels = list(dict.fromkeys(kernels))
+            found = operations, usual_products, usual_networks, usual_tables
+            kernels = list(dict.fromkeys(chain.from_iterable(each(arch) for each in found)))
             num_bytes = fill(folder / PACKAGE, kernels, arch)
             print(f"{arch}: {len(kernels)} kernels, {num_bytes / 2**20:.1f} MiB", flush=True)
         build(folder, options.out)

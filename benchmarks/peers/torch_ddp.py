@@ -1,10 +1,11 @@
-"""Steps of wide networks in PyTorch on several cards: DistributedDataParallel over NCCL, in
-bfloat16 where autocast takes it, a process for each card.
+"""Steps of networks in PyTorch on several cards: DistributedDataParallel over NCCL, in bfloat16
+where autocast takes it, a process for each card.
 
-    python benchmarks/peers/torch_ddp.py CARDS STEPS SIZES/ROWS_OF_A_CARD ...
+    python benchmarks/peers/torch_ddp.py CARDS STEPS NETWORK/ROWS_OF_A_CARD ...
 
-Prints as JSON for each network the microseconds of a step, the mean of so many after as many: on
-one card, on all eager, and on all compiled.
+A network is ``cnn``, ``resnet``, or the widths of linear layers, with commas. Prints a line of JSON
+with the microseconds of a step, the mean of so many after as many, as each is known: on all cards,
+on one, and on all compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,30 +23,57 @@ import torch.distributed as dist
 from torch import multiprocessing
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch_eager import mlp
+from torch_eager import mlp, mnist_cnn
+
+sys.path.append(str(Path(__file__).parents[1]))
+from residual import their_resnet
+
+IMAGES = {"cnn": (1, 28, 28), "resnet": (3, 32, 32)}
 
 
-def work(rank: int, count: int, num_steps: int, networks: Sequence[str], times: Any) -> None:
-    """Train as a rank, and leave the microseconds of a step of each network in `times`."""
+def work(rank: int, count: int, num_steps: int, networks: Sequence[str]) -> None:
+    """Train as a rank; the first tells how long steps take."""
     torch.cuda.set_device(rank)
+    torch.backends.cudnn.benchmark = True
     dist.init_process_group("nccl", rank=rank, world_size=count)
-    for network in networks:
-        widths, rows = network.split("/")
-        sizes, num_rows = tuple(map(int, widths.split(","))), int(rows)
-        x = torch.randn(num_rows, sizes[0], device="cuda")
-        y = torch.randint(sizes[-1], (num_rows,), device="cuda")
-        found = {} if rank else {"one": mean_of(mlp(sizes).cuda(), x, y, num_steps)}
+    for kind in ("eager", "one", "compile"):
+        for network in networks:
+            if kind != "one":
+                model: Any = DistributedDataParallel(
+                    made(network), device_ids=[rank], gradient_as_bucket_view=True
+                )
+                trained = torch.compile(model) if kind == "compile" else model
+                us = mean_of(trained, *rows_of(network), num_steps)
+            elif rank == 0:
+                us = mean_of(made(network), *rows_of(network), num_steps)
+            if rank == 0:
+                tell(network, kind, us)
         dist.barrier()
-        for kind in ("eager", "compile"):
-            model: Any = DistributedDataParallel(
-                mlp(sizes).cuda(), device_ids=[rank], gradient_as_bucket_view=True
-            )
-            found[kind] = mean_of(
-                torch.compile(model) if kind == "compile" else model, x, y, num_steps
-            )
-        if rank == 0:
-            times.put((network, found))
     dist.destroy_process_group()
+
+
+def tell(network: str, kind: str, us: float) -> None:
+    print(json.dumps({"network": network, "kind": kind, "us": us}), flush=True)
+
+
+def made(network: str) -> Any:
+    """Return a network on this rank's card."""
+    name = network.split("/")[0]
+    if name not in IMAGES:
+        return mlp(tuple(map(int, name.split(",")))).cuda()
+    model = mnist_cnn() if name == "cnn" else their_resnet()
+    return model.cuda().to(memory_format=torch.channels_last)
+
+
+def rows_of(network: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a card's rows of a batch, and labels."""
+    name, rows = network.split("/")
+    sizes = IMAGES.get(name) or (int(name.split(",")[0]),)
+    num_classes = 10 if name in IMAGES else int(name.split(",")[-1])
+    x = torch.randn(int(rows), *sizes, device="cuda")
+    if name in IMAGES:
+        x = x.contiguous(memory_format=torch.channels_last)
+    return x, torch.randint(num_classes, (int(rows),), device="cuda")
 
 
 def mean_of(model: Any, x: torch.Tensor, y: torch.Tensor, num_steps: int) -> float:
@@ -68,9 +97,7 @@ def mean_of(model: Any, x: torch.Tensor, y: torch.Tensor, num_steps: int) -> flo
 def main() -> None:
     count, num_steps, networks = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531"})
-    times: Any = multiprocessing.get_context("spawn").Queue()
-    multiprocessing.spawn(work, (count, num_steps, networks, times), nprocs=count)
-    print(json.dumps({"us": dict(times.get() for _ in networks), "torch": torch.__version__}))
+    multiprocessing.spawn(work, (count, num_steps, networks), nprocs=count)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,10 @@ class DeviceError(WarpfitError, RuntimeError):
     """A device is missing, unknown, or lacks what was asked of it."""
 
 
+class CaptureError(DeviceError):
+    """A device was told to do what a graph that is being captured cannot hold."""
+
+
 class KernelError(DeviceError):
     """A device failed at what it was told to do, through no fault of the user."""
 

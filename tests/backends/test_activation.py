@@ -143,7 +143,7 @@ def test_activation_backward_adds_two_gradients(backend: Backend, name: str) -> 
         backend.activation_backward(activation, *on_device, plus=upload(backend, plus[:2]))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_backward_in_float32(backend: Backend, name: str) -> None:
     activation, z, dy = Activation(name, SLOPE), normal(50, 7), normal(50, 7, seed=1)

@@ -26,7 +26,7 @@ from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 PAIRS = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
@@ -142,7 +142,7 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_conv2d_backward_input(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
@@ -193,7 +193,7 @@ def test_conv2d_backward_input_refuses_another_x(backend: Backend) -> None:
         call(backend.conv2d_backward_input, dz, w, x.shape, x=x[:1])
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_conv2d_backward_weight(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
@@ -221,7 +221,7 @@ GROUPED = {
 }
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_are_convolutions_of_their_own(backend: Backend, name: str, dtype: str) -> None:

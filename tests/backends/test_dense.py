@@ -105,7 +105,7 @@ def test_matmul_refuses_shapes(backend: Backend, a: Any, b: Any, flags: Any, mes
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", FLAGS)
 @pytest.mark.parametrize("name", ACTIVATIONS)

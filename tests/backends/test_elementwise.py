@@ -135,7 +135,7 @@ def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> No
         np.testing.assert_allclose(result[i, j, k], expected, rtol=1e-5)
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize(
     "number", [2, 2.5, True, np.float64(2.5), np.float32(2.5), np.array(2.5), np.int64(2)]
 )
@@ -212,7 +212,7 @@ def test_binary_refusals(backend: Backend) -> None:
 # --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2), (1,), ()])

@@ -54,7 +54,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_is_the_formula_of_singular_values(backend: Backend, name: str, dtype: str) -> None:
@@ -85,7 +85,7 @@ def test_the_length_of_a_gradient_does_not_matter_unless_tiny(
     np.testing.assert_allclose(backend.to_numpy(lists[0][0]), expected, atol=1e-4)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_half_precision_rounds_operands(kernel_runtime: Any, name: str) -> None:
     ops = CudaBackend(kernel_runtime, precision="float16")

@@ -40,7 +40,7 @@ def operands(shape: tuple[int, int, int], dtype: str = "float64") -> list[Any]:
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 @pytest.mark.parametrize("sizes", [(2, 3, 4, 5), (3, 33, 17, 34), (2, 3, 0, 4), (0, 2, 3, 4)])

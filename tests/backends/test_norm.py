@@ -100,7 +100,7 @@ def test_batch_norm_in_evaluation(backend: Backend, shape: tuple[int, ...], dtyp
         np.testing.assert_array_equal(after[name], array)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training: bool) -> None:
@@ -115,7 +115,7 @@ def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training:
     assert_derivative(dbias, lambda value: inner(bias=value), arrays["bias"])
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "silu"])
 def test_batch_norm_takes_an_activation(backend: Backend, name: str, training: bool) -> None:
@@ -450,7 +450,7 @@ def test_batch_norm_of_larger_matrices(
 
 
 # A warp for every row, a block for every row, and rows longer than what a block's threads keep.
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(70, 17), (9, 1030), (9, 1032), (3, 8201)])
 def test_layer_norm_of_larger_matrices(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.element_losses import terms_of
 from support.numeric import DTYPES, assert_within_tolerance, owned
 from support.updates import update
 from warpfit.backends import Activation, Array, Backend
@@ -24,7 +25,7 @@ from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 STEPS = 12
 # The largest crosses a block of the update; the others are a matrix, a bias, a scalar, and nothing.
@@ -93,7 +94,7 @@ def naive_sgd(
     return [w, v]
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("lr_in_velocity", [False, True])
@@ -114,7 +115,7 @@ def test_sgd_with_momentum(
         assert_lists_close(results, references, dtype)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"lr_in_velocity": True}])
 def test_sgd_without_momentum(backend: Backend, options: dict[str, Any], dtype: str) -> None:
@@ -161,7 +162,7 @@ def naive_adam(
     return [w, m, v]
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(18)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("eps_before_correction", [False, True])
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
 # ------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(18)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "spec",
@@ -709,11 +710,10 @@ class TwoLayers:
         if self.loss == "cross_entropy":
             loss, weight, p = ops.softmax_cross_entropy_forward(logits, y)
             return loss, ops.softmax_cross_entropy_backward(p, y, weight)
-        if self.loss == "binary_cross_entropy":
-            loss, weight = ops.binary_cross_entropy_forward(logits, y, sum_outputs=True)
-            return loss, ops.binary_cross_entropy_backward(logits, y, weight, sum_outputs=True)
-        loss, weight = ops.mean_squared_error_forward(logits, y, half=True)
-        return loss, ops.mean_squared_error_backward(logits, y, weight, half=True)
+        form = "half" if self.loss == "mse" else "sum_outputs"
+        terms = terms_of(self.loss, logits.shape, **{form: True})
+        loss, weight = ops.element_loss_forward(logits, y, terms)
+        return loss, ops.element_loss_backward(logits, y, weight, terms)
 
     def step(self, x: Array, y: Array, solver: dict[str, Any]) -> float:
         ops, activation = self.ops, Activation("tanh")
@@ -757,12 +757,12 @@ class TwoLayers:
             )
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("solver", SKLEARN_SOLVERS)
 @pytest.mark.parametrize(
     ("estimator", "loss"),
     [
-        ("MLPRegressor", "mean_squared_error"),
+        ("MLPRegressor", "mse"),
         ("MLPClassifier", "cross_entropy"),
         ("MLPClassifier", "binary_cross_entropy"),
     ],
@@ -773,7 +773,7 @@ def test_training_follows_scikit_learn(
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 4))
     y = {
-        "mean_squared_error": rng.standard_normal((20, 3)),
+        "mse": rng.standard_normal((20, 3)),
         "cross_entropy": np.arange(20) % 3,
         "binary_cross_entropy": rng.integers(0, 2, (20, 3)),
     }[loss]
@@ -801,7 +801,7 @@ def test_training_follows_scikit_learn(
 SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("op", "theirs", "options", "their_options"),
     [

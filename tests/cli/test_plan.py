@@ -8,6 +8,7 @@ import pytest
 
 from support.commands import Invoke
 from warpfit.backends.cuda import jit
+from warpfit.backends.cuda.nvrtc import compiled
 
 ADAM = (
     "plan",
@@ -57,7 +58,7 @@ def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
     found = numbers(out)
     of_a_block = (
         "weights",
-        "weights in float32",
+        "low halves of weights",
         "biases",
         "batches of x and units",
         "parts of sums",
@@ -89,8 +90,6 @@ def test_data_that_a_card_has_no_room_for_comes_in_pieces(invoke: Invoke) -> Non
 
 def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     pytest.importorskip("cuda.core")
-    from cuda.core import Program, ProgramOptions
-
     out = invoke(
         "plan",
         "--hidden",
@@ -106,8 +105,8 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     source = out[out.index("#define ") :]
     assert "constexpr int WIDTHS[] = {20, 24, 16, 3};" in source
     assert '#include "' not in source
-    options = ProgramOptions(arch="sm_90a", **jit.OPTIONS)
-    assert Program(source, "c++", options).compile("cubin").code
+    options = ["--gpu-architecture=sm_90a", *jit.compiler_options()]
+    assert compiled(source, "plan.cu", options)[0]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
             "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'",
         ),
         (
-            ["--card", "h200", "--hidden", "784,2048"],
+            ["--card", "h200", "--hidden", "8192,8192"],
             "bytes of weights for the registers of a block, got",
         ),
         (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),
@@ -143,6 +142,19 @@ def test_it_says_what_is_expected_of_several_cards(invoke: Invoke) -> None:
     assert found["bytes that each card sends"] == 4 * num_parameters
     assert found["a step on one card, of its rows"] < found["a step on all cards"]
     assert "efficiency" in outcome.out
+    assert outcome.out.count("not trained so: ") == 2
     assert invoke(*wide, "--batch-size", "4", "--cards", "5").err == (
         "warpfit: expected cards from 1 to 4, a row of the batch for each, got 5\n"
+    )
+
+
+def test_it_says_when_one_launch_over_several_cards_pays(invoke: Invoke) -> None:
+    small = ("plan", "--hidden", "128,128", "--features", "784", "--outputs", "10")
+    text = {
+        rows: invoke(*small, "--batch-size", rows, "--cards", "2").out for rows in ("128", "1344")
+    }
+    *_, of_one, of_all = re.findall(r"on (?:one card|all cards) +([\d.]+) us", text["128"])
+    assert float(of_one) < float(of_all)
+    assert re.search(
+        r"on one card +not trained so: [^\n]+\n  on all cards +[\d.]+ us", text["1344"]
     )

@@ -5,7 +5,6 @@ keeps of it.
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import warpfit as wf
 from warpfit.data import TablePreprocessor
-from warpfit.data.table_columns import Column
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
 
 RNG = np.random.default_rng(0)
@@ -182,10 +180,6 @@ def test_what_a_file_keeps_gives_equal_numbers() -> None:
     assert again.get_feature_names_out().tolist() == table.get_feature_names_out().tolist()
 
 
-def test_columns_of_earlier_pickles_are_found_by_their_name_of_then() -> None:
-    assert pickle.loads(b"cwarpfit.data.preprocessing\n_Column\n.") is Column
-
-
 def test_no_rows() -> None:
     table = TablePreprocessor().fit(frame(), RNG.normal(size=ROWS))
     assert table.transform(frame()[:0]).shape == (0, len(table.get_feature_names_out()))
@@ -203,7 +197,7 @@ def forged(**changes: Any) -> dict[str, Any]:
     return {**TablePreprocessor().fit(frame(), RNG.normal(size=ROWS)).to_dict(), **changes}
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -39,12 +39,13 @@ void call(void (*kernel)(Parameters...), void** parameters) {
 }  // namespace emulator
 
 extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
-                               unsigned long long shared_bytes, void** parameters, unsigned cluster,
-                               int cooperative, int reverse) {
+                               unsigned long long shared_bytes, void*** parameters, unsigned cards,
+                               unsigned cluster, int cooperative, int reverse) {
     emulator::Launch description{};
     description.name = EMULATOR_TEXT(ENTRY);
     description.body = [](void** values) { emulator::call(ENTRY, values); };
     description.parameters = parameters;
+    description.cards = cards;
     description.grid = grid;
     description.block = block;
     description.dynamic_bytes = shared_bytes;

@@ -71,15 +71,19 @@ struct Product {
     unsigned long long b;  // a descriptor
     bool a_across, b_across, adds;
     float* d;
-    unsigned count;  // of this thread's numbers in d
+    unsigned count;  // of this thread's words in d
+    bool in_halves;  // whether a word has two sums, of float16, not one
     unsigned group;
     unsigned long long operands;  // a digest of what this warp multiplies, when it begins
+
+    unsigned num_columns() const { return (in_halves ? 4 : 2) * count; }
 };
 
 struct Launch {
     const char* name;
     void (*body)(void** parameters);
-    void** parameters;
+    void*** parameters;  // of each card
+    unsigned cards;      // that launch the kernel together, a grid each
     const unsigned* grid;
     const unsigned* block;
     unsigned long long dynamic_bytes;
@@ -110,6 +114,9 @@ void collective(Request& request, bool whole);
 
 // Lets the others run. A launch in which all do only this fails.
 void yield(const char* name, Site site);
+
+// Likewise, if this thread's warp is the late one: of what takes long on its way.
+void fall_behind(const char* name, Site site);
 
 // Ends the launch with an error that names the kernel, the block and this thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));

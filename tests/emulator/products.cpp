@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "device_math.h"
+#include "fragments.h"
 #include "threads.h"
 
 namespace emulator {
@@ -94,7 +96,7 @@ struct Numbers {
         const Product& product = *of_lanes[0];
         const Matrix b_matrix(product.b, *product.type, product.b_across);
         for (unsigned k = 0; k < k_of(product); ++k) {
-            for (unsigned column = 0; column < 2 * product.count; ++column)
+            for (unsigned column = 0; column < product.num_columns(); ++column)
                 b[column][k] = b_matrix.number(column, k);
         }
         if (product.a_registers)
@@ -140,7 +142,7 @@ struct Numbers {
             }
         };
         for (const double* row : a) include(row);
-        for (unsigned column = 0; column < 2 * product.count; ++column) include(b[column]);
+        for (unsigned column = 0; column < product.num_columns(); ++column) include(b[column]);
         return found;
     }
 };
@@ -203,7 +205,8 @@ bool is_same(const Product& first, const Product& second) {
     return first.type == second.type && first.a == second.a &&
            !first.a_registers == !second.a_registers && first.b == second.b &&
            first.adds == second.adds && first.a_across == second.a_across &&
-           first.b_across == second.b_across && first.count == second.count;
+           first.b_across == second.b_across && first.count == second.count &&
+           first.in_halves == second.in_halves;
 }
 
 void execute_begin(Request* const* lanes) {
@@ -226,24 +229,40 @@ void execute_begin(Request* const* lanes) {
     }
 }
 
+// A sum among a thread's words.
+float sum_at(const Product& product, const std::vector<float>& words, unsigned i) {
+    if (!product.in_halves) return words[i];
+    return half_to_float(static_cast<unsigned short>(__float_as_uint(words[i / 2]) >> i % 2 * 16));
+}
+
+void put_sum(const Product& product, std::vector<float>& words, unsigned i, float sum) {
+    if (!product.in_halves) {
+        words[i] = sum;
+        return;
+    }
+    const unsigned shift = i % 2 * 16, other = __float_as_uint(words[i / 2]) & ~(0xffffu << shift);
+    words[i / 2] = __uint_as_float(other | unsigned{float_to_half(sum)} << shift);
+}
+
 // Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i. Four at
 // a time: one would wait for its own last term.
-void add(const Numbers& numbers, const Product& product, unsigned lane,
-         std::vector<float>& values) {
+void add(const Numbers& numbers, const Product& product, unsigned lane, std::vector<float>& words) {
     const unsigned num_k = k_of(product);
     const double *above = numbers.a[lane / 4], *below = numbers.a[lane / 4 + 8];
-    for (unsigned first = 0; first < product.count; first += 4) {
+    for (unsigned first = 0; first < product.num_columns() / 2; first += 4) {
         const double* left = numbers.b[2 * first + 2 * (lane % 4)];
         const double* right = left + MOST_K;
         double sums[4];
-        for (unsigned i = 0; i < 4; ++i) sums[i] = product.adds ? values[first + i] : 0.0;
+        for (unsigned i = 0; i < 4; ++i)
+            sums[i] = product.adds ? sum_at(product, words, first + i) : 0.0;
         for (unsigned k = 0; k < num_k; ++k) {
             sums[0] += above[k] * left[k];
             sums[1] += above[k] * right[k];
             sums[2] += below[k] * left[k];
             sums[3] += below[k] * right[k];
         }
-        for (unsigned i = 0; i < 4; ++i) values[first + i] = static_cast<float>(sums[i]);
+        for (unsigned i = 0; i < 4; ++i)
+            put_sum(product, words, first + i, static_cast<float>(sums[i]));
     }
 }
 
@@ -307,7 +326,7 @@ void fence_products(const char* name, Site site) {
 void begin_product(const char* name, const Product& product, Site site) {
     check_group(name);
     if (!product.a_registers) check_operand(name, "a", product.a, product, product.a_across, 64);
-    check_operand(name, "b", product.b, product, product.b_across, 2 * product.count);
+    check_operand(name, "b", product.b, product, product.b_across, product.num_columns());
     Part part{{name, WHOLE_WARP, site, execute_begin}, current, product, 0};
     collective(part, true);
 }

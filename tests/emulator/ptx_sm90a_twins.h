@@ -44,6 +44,39 @@ inline void mbarrier_arrive_at(unsigned cluster_address) {
     emulator::arrive_at("mbarrier_arrive_at", cluster_address);
 }
 
+// add.f16x2 (9.7.4.1).
+inline unsigned sums_of_halves(unsigned first, unsigned second) {
+    return floats_to_halves(emulator::sum_of_halves(first, second, 0),
+                            emulator::sum_of_halves(first, second, 16));
+}
+
+// mma.m16n8k8 and m16n8k16 (9.7.14.5).
+namespace emulator {
+
+// With two sums of float16 a word.
+template <int K>
+void multiply_to_halves(const char* name, unsigned (&d)[2], const unsigned* a, const unsigned* b,
+                        Site site) {
+    float sums[4];
+    for (int i = 0; i < 4; ++i)
+        sums[i] = half_to_float(static_cast<unsigned short>(d[i / 2] >> i % 2 * 16));
+    multiply<F16, K>(name, sums, a, b, site);
+    for (int i = 0; i < 2; ++i)
+        d[i] = float_to_half(sums[2 * i]) | unsigned{float_to_half(sums[2 * i + 1])} << 16;
+}
+
+}  // namespace emulator
+
+inline void mma_m16n8k8_f16(unsigned (&d)[2], const unsigned (&a)[2], const unsigned& b,
+                            emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_to_halves<8>("mma_m16n8k8_f16", d, a, &b, site);
+}
+
+inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4], const unsigned (&b)[2],
+                             emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_to_halves<16>("mma_m16n8k16_f16", d, a, b, site);
+}
+
 // wgmma (9.7.15). A product reads its operands and writes its registers when its thread waits for
 // it, which is when all others have gone as far as they can; until then its registers are poisoned,
 // and its operands must stay as they are. Products are exact; their sum with d is formed in double
@@ -64,19 +97,24 @@ inline void wgmma_wait(emulator::Site site = emulator::Site::here()) {
 
 namespace emulator {
 
-template <int COUNT>
-void multiply_async(const char* name, const NumberType& type, float (&d)[COUNT],
-                    unsigned long long a, unsigned long long b, bool a_across, bool b_across,
-                    int adds, Site site) {
+// Of which `d` has two sums a word, if its words are no numbers.
+inline bool are_halves(const float*) { return false; }
+inline bool are_halves(const unsigned*) { return true; }
+
+template <class Sum, int COUNT>
+void multiply_async(const char* name, const NumberType& type, Sum (&d)[COUNT], unsigned long long a,
+                    unsigned long long b, bool a_across, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&type, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0},
+    begin_product(name,
+                  {&type, a, nullptr, b, a_across, b_across, adds != 0, reinterpret_cast<float*>(d),
+                   COUNT, are_halves(d), 0, 0},
                   site);
 }
 
 }  // namespace emulator
 
-template <int A_ACROSS, int B_ACROSS, int COUNT>
-inline void wgmma_f16(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
+template <int A_ACROSS, int B_ACROSS, class Sum, int COUNT>
+inline void wgmma_f16(Sum (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
                       emulator::Site site = emulator::Site::here()) {
     emulator::multiply_async("wgmma_f16", emulator::f16_numbers, d, a, b, A_ACROSS, B_ACROSS, adds,
                              site);
@@ -99,18 +137,21 @@ inline void wgmma_tf32(float (&d)[COUNT], unsigned long long a, unsigned long lo
 
 namespace emulator {
 
-template <int COUNT>
-void multiply_registers_async(const char* name, const NumberType& type, float (&d)[COUNT],
+template <class Sum, int COUNT>
+void multiply_registers_async(const char* name, const NumberType& type, Sum (&d)[COUNT],
                               const unsigned (&a)[4], unsigned long long b, bool b_across, int adds,
                               Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&type, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(name,
+                  {&type, 0, a, b, false, b_across, adds != 0, reinterpret_cast<float*>(d), COUNT,
+                   are_halves(d), 0, 0},
+                  site);
 }
 
 }  // namespace emulator
 
-template <int B_ACROSS = 0, int COUNT>
-inline void wgmma_f16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
+template <int B_ACROSS = 0, class Sum, int COUNT>
+inline void wgmma_f16_of_registers(Sum (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
                                    int adds, emulator::Site site = emulator::Site::here()) {
     emulator::multiply_registers_async("wgmma_f16_of_registers", emulator::f16_numbers, d, a, b,
                                        B_ACROSS, adds, site);

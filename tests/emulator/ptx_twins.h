@@ -17,6 +17,8 @@ inline float reciprocal(float value) { return 1 / value; }
 
 inline float square_root_near(float value) { return sqrtf(value); }
 
+inline float sine_near(float angle) { return sinf(angle); }
+inline float cosine_near(float angle) { return cosf(angle); }
 inline float power_of_2(float exponent) { return exp2f(exponent); }
 
 inline float logarithm_of_2(float value) { return log2f(value); }
@@ -173,11 +175,19 @@ inline void store_relaxed(Words* pointer, Words words) {
 // fence.acq_rel (9.7.13.4).
 inline void fence_of_grid() { emulator::fence(); }
 
+inline uint4 load_system(const uint4* pointer) { return load_relaxed(pointer); }
+inline void store_system(uint4* pointer, uint4 words,
+                         emulator::Site site = emulator::Site::here()) {
+    store_relaxed(pointer, words);
+    emulator::fall_behind("store_system", site);
+}
+
 inline unsigned load_system(const unsigned* pointer) {
     return __atomic_load_n(pointer, __ATOMIC_ACQUIRE);
 }
 
 inline void store_system(unsigned* pointer, unsigned word) {
+    if (*pointer != word) ++emulator::progress;
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
     emulator::fence();
     if (emulator::writes_are_late) emulator::see_atomic(pointer, sizeof word);
@@ -230,12 +240,18 @@ inline unsigned relu_to_bfloats(float first, float second) {
 }
 
 // fma.rn.relu.f16x2 (9.7.4.4). The sum of two halves is exact in float32.
+namespace emulator {
+
+inline float sum_of_halves(unsigned first, unsigned second, int shift) {
+    return half_to_float(static_cast<unsigned short>(first >> shift)) +
+           half_to_float(static_cast<unsigned short>(second >> shift));
+}
+
+}  // namespace emulator
+
 inline unsigned relu_of_sums(unsigned first, unsigned second) {
-    const auto sum = [&](int shift) {
-        return half_to_float(static_cast<unsigned short>(first >> shift)) +
-               half_to_float(static_cast<unsigned short>(second >> shift));
-    };
-    return relu_to_halves(sum(0), sum(16));
+    return relu_to_halves(emulator::sum_of_halves(first, second, 0),
+                          emulator::sum_of_halves(first, second, 16));
 }
 
 // set.gt, set.ge (9.7.7.1), max.NaN (9.7.4.9).

@@ -11,7 +11,8 @@ import struct
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -28,9 +29,9 @@ from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.memory import SharedMemory
 from warpfit.backends.cuda.runtime import check_image_map, check_tensor_map
-from warpfit.errors import DeviceError
+from warpfit.errors import CaptureError, DeviceError
 
-__all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
+__all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory", "SharedLaunch"]
 
 ALIGNMENT = 256
 POISON = 0xFF
@@ -154,11 +155,8 @@ class EmulatedGraph:
     def note(self, name: str, run: Callable[[], Any], *addresses: int) -> None:
         """Take up what is run, and the memory at those of the addresses that have any."""
         self.nodes.append((name, run))
-        starts = sorted(_LIVE)
         for address in addresses:
-            place = bisect_right(starts, address)
-            memory = _LIVE[starts[place - 1]]() if place else None
-            if memory is not None and address < memory.pointer + memory.nbytes:
+            if (memory := _memory_at(address)) is not None:
                 self._used.setdefault(memory.pointer, (name, weakref.ref(memory)))
 
     def launch(self) -> None:
@@ -177,6 +175,11 @@ class EmulatedGraph:
             run()
         if begun is not None:
             watcher.end(begun)
+
+
+@dataclass(frozen=True, eq=False)
+class _ThreadStream:
+    waiting: Callable[[], AbstractContextManager[None]]
 
 
 class EmulatedRuntime:
@@ -226,7 +229,8 @@ class EmulatedRuntime:
         self._late_warp = late_warp
         self._folder = folder
         self._capturing = local()  # its `graph` is the one that a thread captures
-        self._waiting: dict[int, Callable[[], AbstractContextManager[None]]] = {}  # by threads
+        self._shared_stream = _ThreadStream(nullcontext)
+        self._own_streams: dict[int, _ThreadStream] = {}  # by threads
 
     @property
     def _graph(self) -> EmulatedGraph | None:
@@ -305,7 +309,7 @@ class EmulatedRuntime:
 
     def _refuse_in_capture(self, what: str) -> None:
         if self._graph is not None:
-            raise DeviceError(
+            raise CaptureError(
                 "expected launches, copies and fills only while a graph is captured on "
                 f"{self.name}, got {what}"
             )
@@ -321,26 +325,30 @@ class EmulatedRuntime:
     def join(self) -> None:
         """Likewise."""
 
+    def waiting_for_others(self) -> AbstractContextManager[None]:
+        """Likewise."""
+        return nullcontext()
+
     def hand_over(self) -> None:
         """Likewise."""
 
     @contextmanager
     def own_stream(self, waiting: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """Let this thread be in a context of `waiting` wherever it waits for the device."""
-        self._waiting[get_ident()] = waiting
+        self._own_streams[get_ident()] = _ThreadStream(waiting)
         try:
             yield
         finally:
-            del self._waiting[get_ident()]
+            del self._own_streams[get_ident()]
 
     @property
-    def own_thread(self) -> int:
-        """The calling thread within `own_stream`, else 0."""
-        return get_ident() if get_ident() in self._waiting else 0
+    def thread_stream(self) -> _ThreadStream:
+        """The calling thread's own, or the one that all others share."""
+        return self._own_streams.get(get_ident(), self._shared_stream)
 
     def _await(self) -> None:
-        if (waiting := self._waiting.get(get_ident())) is not None:
-            with waiting():
+        if (own := self.thread_stream) is not self._shared_stream:
+            with own.waiting():
                 sleep(0.001)  # so that other threads go on
 
     def is_capturing(self) -> bool:
@@ -466,10 +474,8 @@ class EmulatedRuntime:
             self._graph.note(name, node, *_words(arguments))
 
     def _call_captured(self, function: Any, arguments: list[bytes], *settings: Any) -> None:
-        places = (ctypes.c_void_p * max(len(arguments), 1))()
-        held = [_aligned(argument) for argument in arguments]
-        places[: len(held)] = [place for place, _ in held]
-        self._call(function, ctypes.addressof(places), *settings)
+        with _placed(arguments) as places:
+            self._call(function, places, *settings)
 
     def _call(
         self,
@@ -481,13 +487,57 @@ class EmulatedRuntime:
         cluster: int,
         is_cooperative: bool,
     ) -> None:
-        sizes = ctypes.c_uint * 3
-        settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
+        self._call_on_cards(
+            function, [parameters], grid, block, shared_bytes, cluster, is_cooperative
+        )
+
+    def _call_on_cards(
+        self,
+        function: Any,
+        parameters: list[int],
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        cluster: int,
+        is_cooperative: bool,
+    ) -> None:
+        """Run a kernel that cards launch together, each with its own arguments."""
+        sizes, of_cards = ctypes.c_uint * 3, (ctypes.c_void_p * len(parameters))(*parameters)
+        settings = shared_bytes, of_cards, len(parameters), cluster, is_cooperative, self._reverse
         with _RUNNING, _watched() if self._late_writes else nullcontext():
             _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
             failed = function(sizes(*grid), sizes(*block), *settings)
             if failed:
                 raise DeviceError(_scheduler().emulator_error().decode())
+
+
+class SharedLaunch:
+    """A launch of several cards, which begins when all have asked for it.
+
+    Parameters
+    ----------
+    count : int
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._arguments: list[list[bytes]] = []
+        self._held: list[Any] = []  # memory that those who asked may have given back
+
+    def join(
+        self, runtime: EmulatedRuntime, function: Any, parameters: int, *settings: Any
+    ) -> None:
+        """Take a card's arguments; the last one's call runs the kernel on all."""
+        arguments = _copied(function.variant[0], parameters)
+        self._held += [_memory_at(word) for word in _words(arguments)]
+        self._arguments.append(arguments)
+        if len(self._arguments) < self.count:
+            return
+        of_cards, self._arguments = self._arguments, []
+        with ExitStack() as placed:
+            places = [placed.enter_context(_placed(own)) for own in of_cards]
+            runtime._call_on_cards(function, places, *settings)
+        self._held.clear()
 
 
 @contextmanager
@@ -510,6 +560,23 @@ def _copied(name: str, parameters: int) -> list[bytes]:
     sizes = [struct.calcsize(kind) for kind in parameter_formats(name)]
     places = (ctypes.c_void_p * len(sizes)).from_address(parameters)
     return [ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True)]
+
+
+@contextmanager
+def _placed(arguments: list[bytes]) -> Iterator[int]:
+    """Give the address of an array of addresses of arguments."""
+    places = (ctypes.c_void_p * max(len(arguments), 1))()
+    held = [_aligned(argument) for argument in arguments]
+    places[: len(held)] = [place for place, _ in held]
+    yield ctypes.addressof(places)
+
+
+def _memory_at(address: int) -> Memory | None:
+    """Return the memory that an address is in."""
+    starts = sorted(_LIVE)
+    place = bisect_right(starts, address)
+    memory = _LIVE[starts[place - 1]]() if place else None
+    return memory if memory is not None and address < memory.pointer + memory.nbytes else None
 
 
 def _words(arguments: list[bytes]) -> list[int]:
@@ -560,6 +627,7 @@ def _load(library: Path) -> Any:
         ctypes.c_void_p,
         ctypes.c_ulonglong,
         ctypes.c_void_p,
+        ctypes.c_uint,
         ctypes.c_uint,
         ctypes.c_int,
         ctypes.c_int,

@@ -10,7 +10,8 @@
 //
 // The blocks of a cluster take turns, and so do all of a cooperative launch: each runs until none
 // of its warps can go on, so that it is as far ahead of the others as they let it. Each has dynamic
-// shared memory of its own. Static shared memory, of which a library has one copy, those of a
+// shared memory of its own. Cards that launch a kernel together are groups of its blocks: each has
+// a grid and arguments of its own, and all blocks take turns. Static shared memory, of which a library has one copy, those of a
 // cluster must not have; that of others changes with the block.
 #include <pthread.h>
 #include <signal.h>
@@ -165,6 +166,7 @@ struct Meeting {
 
 struct Block {
     unsigned number = 0, first = 0;  // among those that take turns, its first thread's fiber
+    unsigned card = 0;
     uint3 index{};
     unsigned char* dynamic = nullptr;
     std::vector<unsigned char> static_bytes;  // while another block runs
@@ -364,7 +366,7 @@ void end_thread() {
 void run_fiber() {
     enter_fiber();
     while (true) {
-        launched->body(launched->parameters);
+        launched->body(launched->parameters[block->card]);
         end_thread();
         back_to_scheduler();
     }
@@ -394,7 +396,9 @@ unsigned char* new_stack() {
     return static_cast<unsigned char*>(memory) + GUARD_BYTES;
 }
 
-unsigned blocks_at_once() { return launched->cooperative ? launched->grid[0] : launched->cluster; }
+unsigned blocks_at_once() {
+    return launched->cooperative ? launched->grid[0] * launched->cards : launched->cluster;
+}
 
 void prepare_fibers() {
     for (; fibers_prepared < blocks_at_once() * num_threads; ++fibers_prepared) {
@@ -516,7 +520,8 @@ void start_blocks(std::deque<DynamicShared>& shared, uint3 first) {
     for (unsigned i = 0; i < blocks.size(); ++i) {
         blocks[i].number = i;
         blocks[i].first = i * num_threads;
-        blocks[i].index = {first.x + i, first.y, first.z};
+        blocks[i].card = launched->cards > 1 ? i / launched->grid[0] : 0;
+        blocks[i].index = {first.x + i - blocks[i].card * launched->grid[0], first.y, first.z};
         blocks[i].dynamic = shared[i].poisoned();
         blocks[i].static_bytes.assign(static_bytes, POISON);
     }
@@ -634,7 +639,7 @@ void check_fences(const std::deque<DynamicShared>& shared) {
 void run_grid() {
     std::deque<DynamicShared> shared;
     for (unsigned i = 0; i < blocks_at_once(); ++i) shared.emplace_back(*launched);
-    const unsigned long long width = gridDim.x / blocks_at_once(),
+    const unsigned long long width = gridDim.x * launched->cards / blocks_at_once(),
                              turns = width * gridDim.y * gridDim.z;
     for (unsigned long long i = 0; i < turns && !failed; ++i) {
         const unsigned long long turn = launched->reverse ? turns - 1 - i : i;
@@ -683,7 +688,10 @@ bool check_limits(const Launch& launch) {
             "along x, got "
             "%u of %u",
             launch.name, launch.cluster, grid[0]);
-    } else if (launch.cooperative && (grid[0] * threads > MOST_RESIDENT || grid[1] * grid[2] > 1)) {
+    } else if (launch.cards > 1 && !launch.cooperative) {
+        record("kernel %s: expected a cooperative launch on %u cards", launch.name, launch.cards);
+    } else if (launch.cooperative &&
+               (launch.cards * grid[0] * threads > MOST_RESIDENT || grid[1] * grid[2] > 1)) {
         record(
             "kernel %s: expected blocks in a line with at most %u threads at once, got (%u, %u, "
             "%u) of %llu",
@@ -809,7 +817,7 @@ void collective(Request& request, bool whole) {
 // A thread that waits for another in a loop over an atomic would never end: nobody else runs
 // meanwhile, unless the loop has a __nanosleep.
 void count_atomic() {
-    constexpr unsigned MOST = 1u << 24;
+    constexpr unsigned MOST = 1u << 20;
     if (++current->atomics_since_wait > MOST)
         fail("more than %u atomic operations without a barrier, as if it spins on another thread",
              MOST);
@@ -844,6 +852,12 @@ void wait_for(Condition& condition) {
 void yield(const char* name, Site site) {
     NextRound next(name, site);
     wait_until(next);
+}
+
+void fall_behind(const char* name, Site site) {
+    const bool is_late = static_cast<int>(block->number) == late_warp.block &&
+                         static_cast<int>((running - block->first) / warpSize) == late_warp.warp;
+    if (is_late) yield(name, site);
 }
 
 bool is_shared(const void* pointer, size_t bytes) {

@@ -54,11 +54,12 @@ FAMILIES = {
         (
             "backends/test_contract.py",
             "backends/test_loss_steps.py",
+            "backends/test_linear_loss_step.py",
             "backends/cuda/test_targets_in_place.py",
         ),
         "emulator and (is_for_devices or agrees_with_float64 and 5 or test_cross_entropy and 6-4 "
         "or test_element_losses and shape2) and not linear and not matmul and not any_shape "
-        "or forward and targets_in_place",
+        "or forward and targets_in_place or emulator and linear_loss_step and 6-64-4",
         takes_slow=True,
     ),
     "layers": Family(
@@ -75,9 +76,12 @@ FAMILIES = {
             "backends/cuda/test_member_layers.py",
         ),
         "emulator or forward",
+        takes_slow=True,
     ),
     "windows": Family(("image_windows",), ("backends/test_image_windows.py",), "emulator"),
-    "matrices": Family(("matrices",), ("backends/test_matrix_updates.py",), "emulator"),
+    "matrices": Family(
+        ("matrices",), ("backends/test_matrix_updates.py",), "emulator", takes_slow=True
+    ),
     "training": Family(
         ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
@@ -85,6 +89,7 @@ FAMILIES = {
             "engines/test_one_launch_adaptive.py",
             "engines/test_one_launch_card.py",
             "engines/test_one_launch_layers.py",
+            "engines/test_one_launch_cards.py",
             "backends/cuda/test_gather_batches.py",
             "backends/cuda/test_gram_batches.py",
             "backends/cuda/test_next_batch.py",
@@ -92,7 +97,7 @@ FAMILIES = {
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or "
         "looking_ahead and 17-33 or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or "
         "20-70-3) or the_state_lies and 16) or forward and (gather_batches or gram_batches or "
-        "next_batch)",
+        "next_batch) or cards_have_the_numbers",
         takes_slow=True,
     ),
     "tables": Family(

@@ -289,6 +289,7 @@ def multiply_group(
     b_across: bool = False,
     a_in_registers: bool = False,
     in_planes: bool = False,
+    sums_in_halves: bool = False,
     block: int = 128,
     **settings: Any,
 ) -> dict[str, np.ndarray]:
@@ -326,6 +327,7 @@ def multiply_group(
         A_BYTES=str(a_lines.nbytes),
         B_BYTES=str(b_lines.nbytes),
         IN_PLANES=str(int(in_planes)),
+        SUMS_IN_HALVES=str(int(sums_in_halves)),
         PANEL_BYTES_A=str(of_a[1]),
         PANEL_BYTES_B=str(of_b[1]),
         ROW_STEP_A=str(of_a[2]),
@@ -334,9 +336,10 @@ def multiply_group(
     return {"c": c, "first": first, "second": second, "exact": exact_a @ exact_b.T}
 
 
-def assert_multiplied(found: dict[str, np.ndarray]) -> None:
-    np.testing.assert_allclose(found["first"], found["c"] + found["exact"], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(found["second"], found["exact"], rtol=1e-6, atol=1e-6)
+def assert_multiplied(found: dict[str, np.ndarray], rtol: float = 1e-6) -> None:
+    limits = {"rtol": rtol, "atol": 2 * rtol}
+    np.testing.assert_allclose(found["first"], found["c"] + found["exact"], **limits)
+    np.testing.assert_allclose(found["second"], found["exact"], **limits)
 
 
 @ORDERS
@@ -375,6 +378,15 @@ def test_products_of_planes_from_any_row_on(
 ) -> None:
     settings = {"kind": kind, "columns": columns, "a_across": a_across, "b_across": b_across}
     assert_multiplied(multiply_group(reverse=reverse, in_planes=True, **settings))
+
+
+@ORDERS
+@pytest.mark.parametrize(("columns", "a_across"), [(16, False), (128, True)])
+def test_products_with_sums_of_half_precision(columns: int, a_across: bool, reverse: bool) -> None:
+    settings = {"columns": columns, "a_across": a_across, "sums_in_halves": True}
+    assert_multiplied(multiply_group(reverse=reverse, **settings), rtol=2**-10)
+    found = multiply_group("READS_SECOND_EARLY", reverse=reverse, **settings)
+    assert np.isnan(found["second"]).all()
 
 
 @ORDERS

@@ -12,7 +12,7 @@ from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.backends.cuda.trained_network import replicas_with_rows
+from warpfit.backends.cuda.trained_network import TrainedNetwork, replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
 from warpfit.errors import Obstacle
 
@@ -61,17 +61,26 @@ def only_specialized_cluster(
 
 
 @pytest.fixture
-def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, int], None]]:
-    """Lets networks run by all clusters of a card only: by so many of some blocks of some warps."""
+def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Lets networks run by all clusters of a card only: by so many of some blocks of some warps,
+    which may be apart; beside rounded weights the rest is as near as it can be, far, or held in
+    registers, or all weights are streamed.
+    """
 
     def choose_it(network: Any, card: Any, by_layers: bool) -> CardLaunch:
         return choose_card(network, "sm_90a", card.max_shared_bytes, card.num_multiprocessors)
 
-    def only(clusters: int, cluster: int, warps: int) -> None:
-        def shape(network: Any, *_: int) -> CardLaunch:
-            return CardLaunch(
-                network, cluster, clusters, (True,) * (len(network.widths) - 1), warps
-            )
+    def only(
+        clusters: int, ranks: int, warps: int, is_apart: bool = False, place: str = "near"
+    ) -> None:
+        def shape(network: Any, *_: Any, **__: Any) -> CardLaunch:
+            number = len(network.widths) - 1
+            far, held = (place != "held",) * number, (place == "held",) * number
+            is_streamed = place == "streamed"
+            return CardLaunch(network, ranks, clusters, far, held, warps, is_apart, is_streamed)
+
+        if place not in ("near", "streamed"):
+            monkeypatch.setattr(one_launch_card, "_placed", lambda own, *_: own)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
         monkeypatch.setattr(one_launch_card, "_shape", shape)
@@ -86,8 +95,8 @@ def only_replicas(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Lets networks run by so many clusters only, or as many as there are tiles of rows for."""
 
     def only(number: int) -> None:
-        def numbers(batch: int, *_: int) -> list[int]:
-            return [replicas_with_rows(batch, 1, 1000, number)]
+        def numbers(network: TrainedNetwork, *_: int) -> list[int]:
+            return [replicas_with_rows(-(-network.batch // network.cards), 1, 1000, number)]
 
         monkeypatch.setattr(one_launch_layers, "_numbers_of_replicas", numbers)
         choose_layers.cache_clear()

@@ -127,15 +127,6 @@ def test_one_card_in_a_list_has_its_bits(nccl: FakeNccl) -> None:
     assert nccl.calls == []
 
 
-def test_one_launch_is_for_one_card(nccl: FakeNccl) -> None:
-    x, y = blobs(NUM_ROWS)
-    plan = fit(mlp(6, 8, 3), x, y, CARDS, engine="auto").plan
-    assert plan.engine == "graph"
-    assert "one_launch: expected one device, got 2" in plan.reason
-    with pytest.raises(ConfigError, match="engine 'one_launch': expected one device, got 2"):
-        fit(mlp(6, 8, 3), x, y, CARDS, engine="one_launch")
-
-
 def test_an_error_of_one_card_ends_all_and_the_next_run_begins_anew(
     nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

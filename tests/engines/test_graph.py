@@ -203,7 +203,7 @@ def data_for(make_model: Any) -> tuple[Any, Any]:
 # -----------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(16)
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "float16", "bfloat16"])
 def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None:
@@ -217,7 +217,7 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
     assert all(graph is not None for graph in runs[0].graphs.values())
 
 
-@pytest.mark.in_turns(16)
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
@@ -524,6 +524,22 @@ def test_operations_whose_kernels_are_loaded_are_captured_at_once(
     assert_same_bits(normed, x, y, device=cuda, epochs=2)
     assert were_captured
     assert all(were_captured)
+
+
+def test_a_failure_in_a_capture_is_told(
+    cuda: str, runs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a capture refuses is started one by one instead."""
+    start = graph._Run._start_each
+
+    def failing(run: Any, *given: Any) -> None:
+        if run.ops.runtime.is_capturing():
+            raise DeviceError("expected a device, got none")
+        start(run, *given)
+
+    monkeypatch.setattr(graph._Run, "_start_each", failing)
+    with pytest.raises(DeviceError, match=r"^expected a device, got none"):
+        fit("graph", small(), *blobs(NUM_ROWS), device=cuda, epochs=1)
 
 
 def test_zeros_in_a_graph_are_zeros_at_each_launch(cuda: str) -> None:

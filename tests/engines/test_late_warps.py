@@ -68,7 +68,7 @@ def test_layer_by_layer(
     ids=str,
 )
 def test_on_a_card(
-    monkeypatch: pytest.MonkeyPatch, only_card: Callable[[int, int, int], None], case: Case
+    monkeypatch: pytest.MonkeyPatch, only_card: Callable[..., None], case: Case
 ) -> None:
-    only_card(case.replicas, case.cluster, 2)
+    case.take_a_card(only_card)
     assert_bits_when_late(monkeypatch, lambda: case.train("weights"), blocks=3, warps=2)

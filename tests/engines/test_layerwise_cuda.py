@@ -52,7 +52,7 @@ OPTIMIZERS = {
 # --------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_training_follows_the_cpu(cuda: str, name: str, dtype: str) -> None:
@@ -121,7 +121,7 @@ def test_a_module_of_ones_own_runs_through_the_tape(cuda: str) -> None:
     assert relative_difference(on_device, on_cpu) < 1e-5
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
 @pytest.mark.parametrize("model", [lambda: mlp(6, 16, 3), cnn, normed])
 def test_lower_precision_stays_near(cuda: str, precision: str, model: Any) -> None:

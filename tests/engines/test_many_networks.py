@@ -455,7 +455,7 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return of
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(18)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters_follow_numpy(cuda: str, in_clusters: Callable[[int], None], name: str) -> None:
     cluster, case = CLUSTERS[name]

@@ -942,7 +942,7 @@ def test_it_needs_a_gpu() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("sizes", "cluster", "settings"),
     [

@@ -39,12 +39,12 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 class Case(NamedTuple):
     """A network, how it is trained, and by how many clusters of how many blocks of how many
-    warps.
+    warps, which may be apart.
     """
 
     sizes: tuple[int, ...]
     batch_size: int
-    blocks: tuple[int, int, int]
+    blocks: tuple[Any, ...]
     loss: str = "cross_entropy"
     optimizer: str = "sgd"
     activations: tuple[str, ...] = ("tanh",)
@@ -65,13 +65,15 @@ CASES = [
     Case((17, 130, 70, 10), 64, (1, 8, 4), "binary_cross_entropy", "nesterov", ("sigmoid",)),
     Case((50, 300, 100), 80, (9, 8, 2), "huber", "rmsprop, momentum", ("tanh", "mish")),
     Case((9, 40, 40, 40, 4), 16, (2, 16, 1), "absolute_error", "adamw", ("gelu", "selu")),
+    Case((20, 40, 33, 5), 32, (2, 2, 4, True)),
+    Case((30, 90, 120, 65, 7), 32, (2, 4, 4, True, "held"), activations=("gelu", "tanh")),
+    Case((150, 300, 250, 140, 7), 32, (2, 2, 8, True, "streamed"), activations=("gelu", "tanh")),
+    Case((50, 130, 20), 60, (2, 8, 4, True, "far"), "huber", "rmsprop", ("mish",), "bfloat16"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_follows_numpy(
-    cuda: str, only_card: Callable[[int, int, int], None], case: Case
-) -> None:
+def test_it_follows_numpy(cuda: str, only_card: Callable[..., None], case: Case) -> None:
     only_card(*case.blocks)
     settings: dict[str, Any] = {"make": case.make, "optimizer": OPTIMIZERS[case.optimizer]}
     assert_follows_numpy(
@@ -84,7 +86,7 @@ def test_it_follows_numpy(
     )
 
 
-def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
+def test_lion(cuda: str, only_card: Callable[..., None]) -> None:
     only_card(2, 2, 2)
     make = partial(activated, (20, 40, 33, 5), ("tanh",))
     assert_follows_numpy((20, 40, 33, 5), make=make, optimizer=lion, times_limit=LIONS, num_rows=70)
@@ -93,7 +95,7 @@ def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
 # A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows
 # of zeros train what would add up to biases alone.
 def test_units_that_a_layer_does_not_have_stay_out(
-    cuda: str, only_card: Callable[[int, int, int], None]
+    cuda: str, only_card: Callable[..., None]
 ) -> None:
     case = CASES[3]
     only_card(*case.blocks)
@@ -108,13 +110,28 @@ def test_units_that_a_layer_does_not_have_stay_out(
     )
 
 
+@pytest.mark.parametrize(
+    ("blocks", "optimizer"),
+    [
+        ((3, 2, 2), "momentum"),
+        pytest.param((2, 2, 8, True, "held"), "sgd", marks=pytest.mark.slow),
+        ((2, 2, 8, True, "streamed"), "sgd"),
+    ],
+    ids=str,
+)
 def test_no_cut_changes_a_bit(
-    cuda: str, only_card: Callable[[int, int, int], None], launches: list[int], tmp_path: Any
+    cuda: str,
+    only_card: Callable[..., None],
+    launches: list[int],
+    tmp_path: Any,
+    blocks: tuple[Any, ...],
+    optimizer: str,
 ) -> None:
-    only_card(3, 2, 2)
-    x, y = data((20, 40, 33, 5))
-    whole, cut = mlp(20, 40, 33, 5), mlp(20, 40, 33, 5)
-    make = OPTIMIZERS["momentum"]
+    only_card(*blocks)
+    # Enough weights that at each cut some lie in the middle of two float16 numbers.
+    x, y = data((20, 256, 256, 5))
+    whole, cut = mlp(20, 256, 256, 5), mlp(20, 256, 256, 5)
+    make = OPTIMIZERS[optimizer]
     histories = [fit(whole, x, y, make(whole), epochs=6)]
     assert launches == [1, 5]
     launches.clear()
@@ -123,6 +140,23 @@ def test_no_cut_changes_a_bit(
     assert launches == [1, 1, 2, 2]
     np.testing.assert_array_equal(*(history.step_losses for history in histories))
     assert_same_weights(whole, cut)
+
+
+# Steps that change nothing: what comes back is what two halves of 16 bits hold.
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_two_halves_hold_weights(cuda: str, only_card: Callable[..., None], precision: str) -> None:
+    only_card(2, 2, 2)
+    model = mlp(20, 40, 33, 5)
+    given = model.state_dict()
+    name = next(name for name, array in given.items() if array.shape == (40, 33))
+    given[name][0] = [2.0**-power for power in range(33)]
+    model.load_state_dict(given)
+    fit(model, *data((20, 40, 33, 5)), optim.SGD(model.parameters(), 1e-30), precision=precision)
+    found = model.to("cpu").state_dict()[name]
+    if precision == "bfloat16":
+        np.testing.assert_array_equal(found, given[name])
+    else:
+        np.testing.assert_allclose(found, given[name], rtol=2.0**-23, atol=2.0**-36)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +169,7 @@ def test_no_cut_changes_a_bit(
         ((784, 256, 256, 256, 10), {"optimizer": "adam", "slots": 2}, "one_launch_card"),
         ((784, 512, 512, 512, 10), {}, "one_launch_card"),
         ((784, 1024, 1024, 1024, 10), {}, "one_launch_card"),
+        ((784, 2048, 2048, 2048, 10), {}, "one_launch_card"),
         ((64, 64, 64, 64, 1), {"batch": 128}, "one_launch_layers"),
     ],
     ids=str,

@@ -39,7 +39,7 @@ SLOT = "int slot() const { return step % 2; }"
 
 @pytest.fixture
 def train(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, only_card: Callable[[int, int, int], None]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, only_card: Callable[..., None]
 ) -> Callable[..., Any]:
     """Trains by a copy of the kernel with a mistake, in two clusters of two blocks, and returns the
     model.

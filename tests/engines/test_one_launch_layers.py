@@ -36,7 +36,7 @@ from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.errors import ConfigError, DivergedError
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(6)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(12)]
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda model: optim.SGD(model.parameters(), 0.05),
@@ -152,7 +152,7 @@ def test_lion(cuda: str, settings: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)

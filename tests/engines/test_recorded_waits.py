@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
+import warpfit as wf
 from conftest import on_emulator
 from emulator.recording import ARRIVAL, MADE, WAIT, Launch, Record, recorded
 from support.devices import open_emulated
 from support.resident_cases import BY_LAYERS, ON_A_CARD, SPECIALIZED, Case
+from warpfit import nn, optim
+from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
+from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.backends.cuda.resident_config import CONFIGS, OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_of_many import Trained, protocol_of_clusters, protocol_of_groups
 from warpfit.backends.cuda.waits_specialized import specialized_protocol
+from warpfit.engines import many_networks
 
 pytestmark = [on_emulator]
 
@@ -34,6 +42,8 @@ def some(cases: list[Case]) -> list[Any]:
 # A role's waits, each as (place, parity), and what it does before the first, between them and after
 # the last: arrivals, and bytes that it owes, by place.
 Played = tuple[list[tuple[Place, int]], list[dict[Place, tuple[int, int]]]]
+# Whether a wait, or an arrival, at a place of a name is what a role does.
+Chooser = Callable[[str, bool], bool]
 # A wait's place and parity, or an arrival's place, number and bytes.
 Noted = tuple[Place, int] | tuple[Place, int, int]
 
@@ -63,12 +73,16 @@ def known(protocol: Protocol, role: tuple[int, str]) -> Played:
     )
 
 
-def seen(records: list[Record], places: dict[int, list[Place]], threads: range) -> Played:
-    """Return what threads of one block did together, all of which wait for the same."""
+def seen(
+    records: list[Record], places: dict[int, list[Place]], threads: range, is_of_role: Chooser
+) -> Played:
+    """Return what threads of one block did together in a role, all of which wait for the same."""
     by_thread: dict[int, list[Noted]] = {thread: [] for thread in threads}
     for record in records:
         if record.thread in threads and record.what != MADE:
             place = places[record.owner][record.barrier]
+            if not is_of_role(place.name, record.what == WAIT):
+                continue
             counts = record.what == ARRIVAL
             sign = 1 if counts else -1
             is_wait = record.what == WAIT
@@ -86,9 +100,14 @@ def seen(records: list[Record], places: dict[int, list[Place]], threads: range) 
     return waits, [{at: pair for at, pair in own.items() if any(pair)} for own in pairs]
 
 
-def assert_known(launch: Launch, protocol: Protocol, threads_of: Callable[[str], range]) -> None:
+def assert_known(
+    launch: Launch,
+    protocol: Protocol,
+    threads_of: Callable[[str], range],
+    chooser_of: Callable[[str], Chooser] = lambda _: lambda *_: True,
+) -> None:
     """Assert that barriers are made with the counts that the host knows, and that all roles wait
-    and arrive as it says.
+    and arrive as it says. What a thread does that has two roles is of that which `chooser_of` says.
     """
     places: dict[int, list[Place]] = {}
     for place in protocol.counts:
@@ -102,7 +121,7 @@ def assert_known(launch: Launch, protocol: Protocol, threads_of: Callable[[str],
     assert made == {at: count for at, count in protocol.counts.items() if at.block != MEMORY}
     for block, name in protocol.roles:
         records = [record for record in launch.records if record.block == block]
-        waits, between = seen(records, places, threads_of(name))
+        waits, between = seen(records, places, threads_of(name), chooser_of(name))
         expected_waits, expected = known(protocol, (block, name))
         assert waits == expected_waits, (block, name)
         assert between == expected, (block, name)
@@ -166,11 +185,11 @@ def test_layer_by_layer(
 @pytest.mark.parametrize("case", some(ON_A_CARD), ids=str)
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch,
-    only_card: Callable[[int, int, int], None],
+    only_card: Callable[..., None],
     launches: list[int],
     case: Case,
 ) -> None:
-    only_card(case.replicas, case.cluster, 2)
+    case.take_a_card(only_card)
     open_emulated(monkeypatch)
     with recorded(("one_launch_card",)) as found:
         case.train("weights")
@@ -179,3 +198,104 @@ def test_on_a_card(
         config = CONFIGS[launch.kernel].of(launch.settings)
         protocol = protocol_on_card(config, STEPS * epochs)
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
+
+
+# -- many networks
+
+
+def train_many(
+    monkeypatch: pytest.MonkeyPatch, launch_of: Callable[[Any], Any], **settings: Any
+) -> Launch:
+    """Train networks as `launch_of` says, with validation, and return their launch."""
+    sizes, count = settings["sizes"], settings["count"]
+    monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: launch_of(network))
+    open_emulated(monkeypatch, num_multiprocessors=MULTIPROCESSORS)
+    x = np.random.default_rng(0).standard_normal((70, sizes[0])).astype(np.float32)
+    y = np.arange(70) % sizes[-1]
+
+    def build(candidate: dict[str, Any]) -> tuple[nn.Sequential, optim.Optimizer]:
+        layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.Tanh())]
+        model = nn.Sequential(*layers[:-1])
+        return model, optim.SGD(model.parameters(), lr=candidate["lr"])
+
+    with recorded(("many_networks_sm90", "many_small_networks_sm90")) as found:
+        wf.fit_many(
+            build,
+            x,
+            y,
+            candidates=[{"lr": 0.01 * (1 + i)} for i in range(count)],
+            validation_data=(x[:20], y[:20]),
+            epochs=3,
+            batch_size=30,
+            precision="float16",
+            device="cuda:0",
+            n_jobs=1,
+            verbose=False,
+        )
+    (launch,) = found
+    return launch
+
+
+RUN = Trained(epochs=3, steps=3, validated=1)
+
+
+def cluster_threads(name: str) -> range:
+    """Return the threads of a role of `many_networks_sm90.cu`."""
+    if name == "who takes networks":
+        return range(1)
+    if name == "the judge":
+        return range(8 * WARP, 8 * WARP + 1)
+    kind, _, number = name.split()
+    first = {"unit": 0, "loss": 8, "batch": 12}[kind] + int(number)
+    return range(first * WARP, (first + 1) * WARP)
+
+
+def cluster_chooser(name: str) -> Chooser:
+    """Return what is done by the thread that takes networks, the one that judges, and the rest."""
+
+    def is_of_role(place: str, waits: bool) -> bool:
+        judges = place == ("sums_full" if waits else "verdict_full")
+        of = "the judge" if judges else "who takes networks" if place == "next_full" else ""
+        return of == (name if name in ("the judge", "who takes networks") else "")
+
+    return is_of_role
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sizes", "count"),
+    [(1, (260, 40, 10), 1), (1, (100, 100, 10), 2), (2, (200, 128, 10), 3), (4, (90, 30, 7), 1)],
+)
+def test_clusters_of_many(
+    monkeypatch: pytest.MonkeyPatch, cluster: int, sizes: tuple[int, ...], count: int
+) -> None:
+    monkeypatch.setattr(ManyClusters, "blocks_of", lambda *_: cluster)  # one trains all
+    launch = train_many(
+        monkeypatch,
+        lambda network: with_shared_slices(ManyClusters(network, cluster)),
+        sizes=sizes,
+        count=count,
+    )
+    config = CONFIGS[launch.kernel].of(launch.settings)
+    assert_known(
+        launch, protocol_of_clusters(config, [[RUN] * count]), cluster_threads, cluster_chooser
+    )
+
+
+@pytest.mark.parametrize("sizes", [(20, 30, 12, 3), (12, 40, 5)])
+def test_groups_of_many(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
+    launch = train_many(
+        monkeypatch,
+        lambda network: ManySmallNetworks(network, in_block=2),
+        sizes=sizes,
+        count=2,
+    )
+    config = CONFIGS[launch.kernel].of(launch.settings)
+
+    def threads_of(name: str) -> range:
+        *_, kind, number = name.split()
+        if kind == "group":
+            return range(int(number) * 4 * WARP, (int(number) + 1) * 4 * WARP)
+        first = config.groups * 4 + int(number)
+        return range(first * WARP, (first + 1) * WARP)
+
+    assert_known(launch, protocol_of_groups(config, [[[RUN], [RUN]]]), threads_of)

@@ -93,7 +93,7 @@ def assert_same_run(ours: BaseEstimator, theirs: BaseEstimator) -> None:
             assert own.dtype == expected.dtype
 
 
-@pytest.mark.in_turns(10)
+@pytest.mark.in_turns(30)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("solver", ["sgd", "adam"])
 @pytest.mark.parametrize("task", TASKS)

@@ -20,7 +20,7 @@ Check = Callable[[Any], None]
 SMALL: dict[str, Any] = {"hidden_layer_sizes": 8, "learning_rate_init": 0.03, "max_iter": 40}
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(27)
 @parametrize_with_checks(
     [MLPClassifier(**SMALL), MLPRegressor(**SMALL), MLPClassifier(n_ensemble=2, **SMALL)],
 )

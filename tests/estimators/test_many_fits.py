@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from warpfit.estimators.predictions import PredictedRows, predicting, share_of_r
 from warpfit.sweep import together
 from warpfit.training import inputs
 from warpfit.training.callbacks import Callback
+from warpfit.training.evaluate import rows_at_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -153,13 +155,14 @@ def test_rows_are_checked_and_converted_once(
             np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("num_rows", [60, 1500])
 @pytest.mark.parametrize("names", [np.array([3, 5, 9]), np.array(["a", "bc", "d"])])
 def test_rows_that_are_right_are_counted_on_the_device(
     cuda: str, num_rows: int, names: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictions, "NUMBERS_ON_DEVICE", 1)  # two batches of 1500 rows
+    home = sys.modules[rows_at_once.__module__]
+    monkeypatch.setattr(home, "NUMBERS_ON_DEVICE", 1)  # two batches of 1500 rows
     X, y = make_classification(num_rows, 6, n_informative=4, n_classes=3, random_state=1)
     targets = names[y]
     rows, found = PredictedRows(X, targets), []
@@ -211,7 +214,7 @@ STAYING: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", STAYING)
 def test_weights_that_only_predict_stay_on_the_device(
     cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch, name: str

@@ -39,7 +39,7 @@ MIB = 1 << 20
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("n_ensemble", [1, 2])
 @pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, sparse.csc_array])
 def test_predictions_come_some_rows_at_a_time(

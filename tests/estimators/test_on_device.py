@@ -63,7 +63,7 @@ def test_one_launch_is_taken_where_it_can(
     assert there.coefs_[0].dtype == np.float64
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("rate", ["constant", "invscaling", "adaptive"])
 def test_graphs_have_the_bits_of_layerwise(

@@ -355,7 +355,7 @@ SMALL: dict[str, Any] = {
 @pytest.mark.filterwarnings(
     "ignore:invalid value encountered in cast"
 )  # by the splitter, of y with inf
-@pytest.mark.in_turns(24)
+@pytest.mark.in_turns(48)
 @parametrize_with_checks(
     [
         SweepCV(

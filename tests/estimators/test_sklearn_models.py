@@ -98,7 +98,7 @@ def assert_same_from_here(one: BaseEstimator, other: BaseEstimator, y: Array) ->
     assert_same(one, other)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("task", TASKS)
 def test_from_scikit_learn(task: str, settings: str) -> None:
@@ -111,7 +111,7 @@ def test_from_scikit_learn(task: str, settings: str) -> None:
     assert_same_from_here(taken, fitted, y)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("task", TASKS)
 def test_to_scikit_learn(task: str, settings: str) -> None:

@@ -33,7 +33,13 @@ PRIVATE = {
     ),
 }
 
-SLOW = ("test_partial_fit_classification", "test_lbfgs_regression", "test_n_iter_no_change_inf")
+# Long ones; `tests/accel` trains the last three as well.
+SLOW = (
+    *("test_partial_fit_classification", "test_lbfgs_regression", "test_n_iter_no_change_inf"),
+    "test_partial_fit_regression",
+    "test_mlp_loading_from_joblib_partial_fit",
+    "test_multilabel_classification",
+)
 
 
 def exchanged() -> ModuleType:

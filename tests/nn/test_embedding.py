@@ -88,7 +88,7 @@ def test_runs_are_pytorchs(cuda: str) -> None:
         np.testing.assert_allclose(weight, theirs[0].weight.detach().numpy(), rtol=1e-9)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("dtype", ["int16", "int64", "uint32", "float32", "bool"])
 def test_indices_of_any_dtype_give_equal_bits(cuda: str, dtype: str) -> None:
     x = (X > 3) if dtype == "bool" else X.astype(dtype)

@@ -85,7 +85,7 @@ def torch() -> Iterator[Any]:
     found.set_default_dtype(before)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_runs_are_pytorchs(torch: Any, cuda: str, name: str, clip_norm: float | None) -> None:
@@ -186,7 +186,7 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("still", [(), ("2.weight", "0.bias")])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("name", OPTIMIZERS)

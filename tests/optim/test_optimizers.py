@@ -148,7 +148,7 @@ def test_defaults_are_pytorchs() -> None:
     assert not adam.decoupled
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_optimizer_finds_the_bottom_of_a_bowl(make: Make, dtype: str) -> None:
     slope, bottom = np.array([1, 3, 10], dtype), np.array([2, -1, 0.5], dtype)

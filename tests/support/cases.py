@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from support.element_losses import terms_of
 from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.backends.update_rules import UpdateNumbers
@@ -93,7 +94,7 @@ def _activation_cases(o: _Operands) -> dict[str, Case]:
 def _loss_cases(o: _Operands) -> dict[str, Case]:
     weighted = {"sample_weight": o.sample_weight}
     options: dict[str, list[dict[str, Any]]] = {
-        "mean_squared_error": [{}, weighted, {"half": True}],
+        "mse": [{}, weighted, {"half": True}],
         "absolute_error": [{}, weighted],
         "huber": [{}, weighted | {"delta": 0.5}],
         "binary_cross_entropy": [{}, weighted, {"sum_outputs": True}],
@@ -101,11 +102,14 @@ def _loss_cases(o: _Operands) -> dict[str, Case]:
     found = {}
     for loss, keywords in options.items():
         target = o.y if loss == "binary_cross_entropy" else o.target
-        for i, kwargs in enumerate(keywords):
-            found[f"{loss}_forward-{i}"] = Case(f"{loss}_forward", (o.z, target), kwargs)
-            found[f"{loss}_backward-{i}"] = Case(
-                f"{loss}_backward", (o.z, target, o.total_weight), kwargs
-            )
+        for i, settings in enumerate(keywords):
+            own = {name: value for name, value in settings.items() if name not in weighted}
+            terms = terms_of(loss, o.z.shape, **own)
+            weights = {name: value for name, value in settings.items() if name in weighted}
+            operands = (o.z, target, terms)
+            found[f"{loss}_forward-{i}"] = Case("element_loss_forward", operands, weights)
+            operands = (o.z, target, o.total_weight, terms)
+            found[f"{loss}_backward-{i}"] = Case("element_loss_backward", operands, weights)
     loss = "softmax_cross_entropy"
     everything = weighted | {"class_weight": o.class_weight, "label_smoothing": 0.1}
     for i, kwargs in enumerate([{}, everything]):

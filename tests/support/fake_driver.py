@@ -66,6 +66,8 @@ class FakeDriver:
         What tensor maps were asked for.
     refuses_maps : bool
         Whether none is made.
+    unreachable : set of int
+        Devices that no other can write to.
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
@@ -105,7 +107,9 @@ class FakeDriver:
     )
     CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="no interleave")
     CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")
-    CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B="L2 256")
+    CUtensorMapL2promotion = SimpleNamespace(
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B="L2 128", CU_TENSOR_MAP_L2_PROMOTION_L2_256B="L2 256"
+    )
     CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE="zeros")
     cuuint64_t = cuuint32_t = int
 
@@ -124,6 +128,7 @@ class FakeDriver:
         self.copies: list[int] = []
         self.maps: list[tuple[Any, ...]] = []
         self.refuses_maps = False
+        self.unreachable: set[int] = set()
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
@@ -349,6 +354,7 @@ class FakeDriver:
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
+                peer_accessible_by=set(),
                 attributes=SimpleNamespace(
                     reserved_mem_current=self.reserved, used_mem_current=self.used
                 ),
@@ -402,6 +408,9 @@ class _Device:
 
     def set_current(self) -> None:
         self._driver.calls[f"current {self._index}"] += 1
+
+    def can_access_peer(self, other: _Device) -> bool:
+        return not {self._index, other._index} & self._driver.unreachable
 
     def create_stream(self) -> Any:
         number = 77 + self._num_streams

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.runtime import EmulatedRuntime
+from emulator.runtime import EmulatedRuntime, SharedLaunch
 from warpfit.backends import communicators
 from warpfit.backends.cuda import runtime
 from warpfit.backends.numpy.threads import ThreadCommunicator
@@ -23,6 +23,10 @@ __all__ = ["FakeNccl", "open_cards"]
 
 # One card's kernel after the other: the emulator's threads are those of one kernel.
 _ONE_AT_A_TIME = threading.RLock()
+
+
+# What some of as many cards have launched that do so together.
+_TOGETHER: dict[int, SharedLaunch] = {}
 
 
 class Card(EmulatedRuntime):
@@ -36,8 +40,8 @@ class Card(EmulatedRuntime):
         Kernels by their names.
     """
 
-    def __init__(self, index: int) -> None:
-        super().__init__()
+    def __init__(self, index: int, **settings: Any) -> None:
+        super().__init__(**settings)
         self.index, self.name = index, f"cuda:{index}"
         self.forks = self.merges = 0
         self.launched: Counter[str] = Counter()
@@ -62,10 +66,18 @@ class Card(EmulatedRuntime):
         with _ONE_AT_A_TIME:
             return super().load(name, defines)
 
+    def reaches(self, others: Any) -> bool:
+        """Return True: memory is where it is."""
+        return True
+
     def _call(self, function: Any, *arguments: Any) -> None:
         with _ONE_AT_A_TIME:
             self.launched[function.variant[0]] += 1
-            super()._call(function, *arguments)
+            cards = int(dict(function.variant[1]).get("CARDS", 1))
+            if cards > 1:
+                _TOGETHER.setdefault(cards, SharedLaunch(cards)).join(self, function, *arguments)
+            else:
+                super()._call(function, *arguments)
 
 
 class FakeNccl:
@@ -136,10 +148,10 @@ class _Communicator:
         self._host.abort(RuntimeError("aborted"))
 
 
-def open_cards(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNccl:
+def open_cards(monkeypatch: pytest.MonkeyPatch, count: int, **settings: Any) -> FakeNccl:
     """Let there be so many emulated cards, and return what adds up over them."""
     for index in range(count):
-        monkeypatch.setitem(runtime._OPEN, index, Card(index))
+        monkeypatch.setitem(runtime._OPEN, index, Card(index, **settings))
     monkeypatch.setattr(runtime, "devices", lambda: [None] * count)
     nccl: Any = FakeNccl()
     package = ModuleType("nccl")

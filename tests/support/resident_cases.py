@@ -16,7 +16,7 @@ __all__ = ["BY_LAYERS", "ON_A_CARD", "SPECIALIZED", "Case"]
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model: sgd(model, 0.05, momentum=0.9),
-    "plain": lambda model: sgd(model, 0.05),
+    "plain sgd": sgd,
     "adam": ADAPTIVE["adam"],
 }
 
@@ -33,6 +33,7 @@ class Case(NamedTuple):
     dropout: float | None = None
     precision: str = "float16"
     activations: tuple[str, ...] = ("tanh",)
+    apart: str = ""
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
@@ -47,6 +48,13 @@ class Case(NamedTuple):
             monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
         choose.cache_clear()
         return "a batch ahead" if self.ahead else "warps over features and units"
+
+    def take_a_card(self, only_card: Callable[..., None]) -> None:
+        """Let the kernel for a whole card train it; `apart` says where weights are if ranks are."""
+        if self.apart:
+            only_card(self.replicas, self.cluster, 8, True, self.apart)
+        else:
+            only_card(self.replicas, self.cluster, 2)
 
     def train(self, words: str) -> list[Any]:
         """Train by a launch whose reason has these words; return all losses and parameters."""
@@ -66,8 +74,8 @@ class Case(NamedTuple):
 
 SPECIALIZED = [
     Case((40, 37, 10), 80, 2, ahead=True),
-    Case((100, 60, 10), 64, 4, optimizer="plain", ahead=True),
-    Case((100, 120, 10), 128, 4, optimizer="plain", ahead=True),
+    Case((100, 60, 10), 64, 4, optimizer="plain sgd", ahead=True),
+    Case((100, 120, 10), 128, 4, optimizer="plain sgd", ahead=True),
     Case((40, 37, 10), 80, 2),
     Case((40, 37, 10), 48, 2, 3),
     Case((40, 60, 10), 64, 4, ahead=True),
@@ -93,4 +101,6 @@ ON_A_CARD = [
     Case((20, 40, 33, 5), 32, 2, 2),
     Case((20, 40, 33, 5), 32, 1, 3, "adam"),
     Case((20, 40, 33, 5), 32, 4, 2, "adam"),
+    Case((20, 70, 33, 5), 16, 2, 2, apart="near"),
+    Case((70, 140, 130, 5), 16, 2, 2, "plain sgd", apart="streamed"),
 ]

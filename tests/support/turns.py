@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["NEVER_RUN", "mark_turns", "never_run"]
+__all__ = ["NEVER_RUN", "has_turn", "mark_turns", "never_run"]
 
 # Where a session keeps what `never_run` found among all that was collected.
 NEVER_RUN = pytest.StashKey[list[str]]()
@@ -27,12 +27,12 @@ def mark_turns(items: Iterable[Any]) -> None:
         marker = item.get_closest_marker("in_turns")
         if marker is None or _is(item, "gpu", "slow"):
             continue
-        if not _has_turn(turns[_test(item)], marker.args[0]):
+        if not has_turn(turns[_test(item)], marker.args[0]):
             item.add_marker(pytest.mark.slow)
         turns[_test(item)] += 1
 
 
-def _has_turn(place: int, each: int) -> bool:
+def has_turn(place: int, each: int) -> bool:
     """Whether a case is the one of its row: not always the first, for then a parameter that comes
     round after as many cases would have one value only.
     """

@@ -209,7 +209,7 @@ class Told(wf.Callback):
         self.told.append("close")
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("where", ["start", "epoch", "end"])
 @pytest.mark.parametrize("halving", [None, 2])
 def test_a_callback_that_fails_fails_its_network_alone(cuda: str, where: str, halving: Any) -> None:

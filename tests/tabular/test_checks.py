@@ -26,13 +26,13 @@ FAILED = "check_sample_weight_equivalence_on_dense_data"
 
 
 # Those of TabM take longest.
-@pytest.mark.in_turns(24)
+@pytest.mark.in_turns(48)
 @parametrize_with_checks([kind(**TABM) for kind in (TabularClassifier, TabularRegressor)])
 def test_checks_of_tabm(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passes(estimator, check, monkeypatch)
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @parametrize_with_checks(
     [kind(**own) for own in (SMALL, BAG) for kind in (TabularClassifier, TabularRegressor)]
 )
@@ -42,6 +42,8 @@ def test_checks(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def passes(estimator: Any, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     name = check.func.__name__
+    if not name.endswith("_train"):  # those hold scores against a limit
+        estimator.set_params(n_epochs=8)
     if name == ROUNDED:
         nearly = partial(estimator_checks.assert_allclose, rtol=1e-5)
         monkeypatch.setattr(estimator_checks, "assert_allclose", nearly)

@@ -38,7 +38,7 @@ def fitted(frame: Any, y: Any = Y, **given: Any) -> TabularClassifier:
 NUMBER, TWO, MANY = Columns(2, 1), Columns(1, 2), Columns(1, 1, (ROWS + 1,))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     ("column", "columns"),
     [

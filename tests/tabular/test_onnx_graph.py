@@ -71,7 +71,7 @@ def run(fitted: Any, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     return dict(zip(names, session.run(None, inputs), strict=True))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("n_folds", [None, 2])
 @pytest.mark.parametrize(
     "labels",

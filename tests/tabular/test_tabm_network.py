@@ -82,7 +82,7 @@ def test_together_members_say_the_mean_without_dropout(are_classes: bool) -> Non
     np.testing.assert_allclose(np.exp(outputs) if are_classes else outputs, expected, rtol=1e-12)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("num_bins", [0, 3])
 def test_gradients(num_bins: int, shared: bool) -> None:

@@ -160,7 +160,7 @@ def test_outputs_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(outputs_of(network, x), whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("num_bins", "precision", "hidden", "limit"),
     [

@@ -144,7 +144,7 @@ def test_what_is_not_finite_is_none(value: float, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("settings", [{}, {"validation_data": VALIDATION}])
 @pytest.mark.parametrize("engine", ["layerwise", "graph", "one_launch"])
 def test_every_engine_has_them_and_trains_as_without(

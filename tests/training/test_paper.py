@@ -17,7 +17,7 @@ from warpfit.training import paper
 FORM = {"optimizer": "adam", "batch_size": 16, "rows": 60, "features": 6, "outputs": 3}
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("is_validated", [False, True])
 @pytest.mark.parametrize("hidden", ["8", "8,8"])
 def test_what_is_built_is_what_a_run_loads(

@@ -107,7 +107,7 @@ def batch_normed_images() -> nn.Sequential:
     return nn.Sequential(first, residual, nn.ReLU(), nn.Flatten(), last)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("make", [small, dropped, normed, shared, taped, batch_normed])
 def test_networks(make: Any) -> None:
     assert_like_one_device(make, *blobs(NUM_ROWS, dtype="float64"))
@@ -132,7 +132,7 @@ def test_ranks_without_rows_have_the_statistics_of_the_others() -> None:
         fit(batch_normed(), x[:33], y[:33], 3)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("num_rows", [1, 17, 33, 48])
 def test_a_last_batch_that_leaves_some_ranks_without_rows(num_rows: int) -> None:
     x, y = blobs(max(num_rows, 3), dtype="float64")
@@ -158,7 +158,7 @@ def test_weights(weights: str) -> None:
     assert_like_one_device(small, x, y, **settings)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize(
     "optimizer",
     [

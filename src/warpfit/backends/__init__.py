@@ -184,7 +184,7 @@ def get(device: str) -> Backend:
     name = resolve_device(device)
     if name == "cpu":
         return _CPU
-    from warpfit.backends.cuda import backend_of
+    from warpfit.backends.cuda.backend import backend_of
 
     return backend_of(_runtime(name))
 
@@ -212,7 +212,7 @@ def create(
     name = resolve_device(device)
     if name == "cpu":
         return NumpyBackend(reuse=True)
-    from warpfit.backends.cuda import CudaBackend
+    from warpfit.backends.cuda.backend import CudaBackend
 
     return CudaBackend(
         _runtime(name),
@@ -240,7 +240,7 @@ def of(*arrays: Any) -> Backend:
     runtime = places.pop() if places else None
     if runtime is None:
         return _CPU
-    from warpfit.backends.cuda import backend_of
+    from warpfit.backends.cuda.backend import backend_of
 
     return backend_of(runtime)
 

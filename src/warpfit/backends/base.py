@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -41,6 +43,7 @@ from warpfit.backends.contract.optimizers import OptimizerContract
 from warpfit.backends.contract.terms import (
     BINARY,
     COMPARISONS,
+    ELEMENT_LOSSES,
     FLOAT_DTYPES,
     HALF_DTYPES,
     PRECISIONS,
@@ -59,6 +62,7 @@ __all__ = [
     "ACTIVATIONS",
     "BINARY",
     "COMPARISONS",
+    "ELEMENT_LOSSES",
     "FLOAT_DTYPES",
     "HALF_DTYPES",
     "IDENTITY",
@@ -71,6 +75,7 @@ __all__ = [
     "Axis",
     "Backend",
     "ImageWindows",
+    "LaterLogits",
     "LossTerms",
     "MemberHead",
     "MemberLayer",
@@ -79,6 +84,30 @@ __all__ = [
     "Number",
     "Pair",
 ]
+
+
+@dataclass(eq=False)
+class LaterLogits:
+    """x @ w + b, which nothing but a loss reads: it may compute them, and the gradient of x.
+
+    Attributes
+    ----------
+    x : array (M, K)
+    w : array (K, N)
+    b : array (N,), optional
+    x_activation : Activation
+        What gave x, known from its result; `dx` is multiplied by its derivative.
+    needs_dx : bool
+    dx : array (M, K), optional
+        The gradient of x, once the loss has computed it.
+    """
+
+    x: Array
+    w: Array
+    b: Array | None
+    x_activation: Activation = IDENTITY
+    needs_dx: bool = True
+    dx: Array | None = None
 
 
 class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, ElementContract):
@@ -102,6 +131,12 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         meanwhile; once for each key, and nothing where there are none. The backend is that of all
         the device's arrays in the function, so that modules may be called in it.
         """
+
+    def own_threads(self) -> AbstractContextManager[None]:
+        """Return a block in which operations, not libraries beneath them, use several threads of
+        the CPU; one that changes nothing where they use none.
+        """
+        return nullcontext()
 
     # -- arrays
     # ------------------------------------------------------------------------------------------
@@ -180,6 +215,24 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         dtype; else it is all, in that of the weights. Returned are the gradients of each layer's w
         and b, as `linear_backward` gives them for copies that are kept (`keep_copies`), and for
         such copies only.
+        """
+        return None
+
+    def linear_cross_entropy_step(
+        self,
+        logits: LaterLogits,
+        labels: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        label_smoothing: float = 0.0,
+    ) -> Array | None:
+        """Do `linear_forward`, `softmax_cross_entropy_step` and `linear_backward_input` at once;
+        None, and nothing is done, where they serve one by one.
+
+        Returned is the gradient of the logits, (M, N), and `logits.dx` is set. Logits need not be
+        rounded to the arrays' dtype.
         """
         return None
 

@@ -7,8 +7,18 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Activation, Array, ImageWindows, Pair
+from warpfit.backends.base import (
+    ELEMENT_LOSSES,
+    FLOAT_DTYPES,
+    HALF_DTYPES,
+    Activation,
+    Array,
+    ImageWindows,
+    LossTerms,
+    Pair,
+)
 from warpfit.backends.matrix_updates import MatrixNumbers
+from warpfit.checks import check_choice
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # Among dtypes one is found several times as quickly as among their names.
@@ -116,6 +126,16 @@ def check_prediction(
     if prediction.ndim == 0:
         raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
     check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
+def check_element_loss(
+    op: str, prediction: Array, target: Array, terms: LossTerms, sample_weight: Array | None
+) -> None:
+    """Raise unless terms are those of a loss of numbers, and operands as `check_prediction` wants
+    them.
+    """
+    check_choice(f"{op}: a loss", terms.name, ELEMENT_LOSSES)
+    check_prediction(op, prediction, target, sample_weight)
 
 
 def check_labels(op: str, logits: Array, labels: Array) -> None:

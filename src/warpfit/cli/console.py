@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
     from warpfit.training.trained import Score
@@ -14,6 +16,8 @@ DEVICE_HELP = (
     "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none, and for "
     "short training."
 )
+Device = Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 WIDTH_OF_A_LOG = 400  # wide enough that no line of a log file is broken
 

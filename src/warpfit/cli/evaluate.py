@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json, score_rows
+from warpfit.cli.console import AsJson, Device, Printer, percent, print_json, score_rows
 from warpfit.cli.options import OF_TRAINING, taking
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import ConfigError
@@ -37,8 +37,8 @@ def evaluate(
     split: Annotated[
         str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")
     ] = "test",
-    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
     **flags: Any,
 ) -> None:
     """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
@@ -56,16 +56,10 @@ def evaluate(
         used = trained.model.device
     scores = class_scores(result, class_names)
     if as_json:
-        print_json(
-            {
-                "model": model,
-                "data": data,
-                "split": split,
-                **asdict(result.evaluation),
-                **(asdict(result.regression) if result.regression else {}),
-                "classes": [asdict(score) for score in scores],
-            }
-        )
+        numbers = asdict(result.evaluation)
+        numbers |= asdict(result.regression) if result.regression else {}
+        told = {"model": model, "data": data, "split": split, **numbers}
+        print_json({**told, "classes": [asdict(score) for score in scores]})
         return
     printer = Printer()
     printer.fallback(device, used)

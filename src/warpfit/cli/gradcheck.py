@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.cli.console import Device, Printer
 from warpfit.errors import ConfigError
 
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
@@ -17,7 +17,7 @@ def gradcheck(
     only: Annotated[
         str | None, typer.Option(help="Only checks whose names contain this.", metavar="TEXT")
     ] = None,
-    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Compare every derivative with central differences, and show the worst entry of each."""
     from warpfit.backends import resolve_device

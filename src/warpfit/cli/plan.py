@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.errors import ConfigError
 from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
 if TYPE_CHECKING:
@@ -72,13 +73,19 @@ def plan(
     printer = Printer()
     widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
 
-    from warpfit.training.paper import cards_on_paper, plan_on_paper
+    from warpfit.training.paper import cards_on_paper, launch_on_paper, plan_on_paper
 
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
     if cards is not None:
+        if card is not None or source:
+            raise ConfigError("expected --cards alone, for H200s, got --card or --source, too")
+        on_paper = cards_on_paper(settings, **of_data, cards=cards)
         title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
         printer.line(title, style="bold")
-        _show_cards(printer, cards_on_paper(settings, **of_data, cards=cards))
+        _show_cards(printer, on_paper)
+        printer.line("in one launch, a batch of all rows", style="bold")
+        alone, shared = (launch_on_paper(settings, **of_data, cards=n) for n in (1, cards))
+        printer.pairs((("  on one card", _launched(alone)), ("  on all cards", _launched(shared))))
         return
     found, launch = plan_on_paper(settings, **of_data, card=card)
     printer.line(
@@ -104,11 +111,14 @@ def _show_cards(printer: Printer, found: OnCards) -> None:
             ("a step on one card, of its rows", _microseconds(found.alone)),
             ("a step on all cards", _microseconds(found.seconds)),
             ("sums of gradients", _microseconds(found.sums)),
-            ("of these hidden", f"{found.hidden:>14.0%}"),
             ("bytes that each card sends", f"{found.nbytes:>14,}"),
             ("efficiency", f"{found.efficiency:>14.0%}"),
         )
     )
+
+
+def _launched(found: float | str) -> str:
+    return f"not trained so: {found}" if isinstance(found, str) else f"{found:>14,.1f} us"
 
 
 def _microseconds(seconds: float) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.cli.console import Device, Printer
 
 DEFAULT_PORT = 8421
 
@@ -18,7 +18,7 @@ def playground(
             metavar="N", min=0, max=65535, help="Port of 127.0.0.1; 0 for any that is free."
         ),
     ] = DEFAULT_PORT,
-    device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
+    device: Device = "auto",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page.")] = False,
 ) -> None:
     """Open a page to draw digits on, change a network and watch it train."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json
+from warpfit.cli.console import AsJson, Device, Printer, percent, print_json
 from warpfit.errors import ConfigError
 
 if TYPE_CHECKING:
     from warpfit.training.images import ImagePrediction, Skipped
     from warpfit.training.tables import TablePredictions
+    from warpfit.training.trained import TrainedModel
 
 SHOWN_COLUMNS = 8
 
@@ -46,40 +47,55 @@ def predict(
             metavar="FILE",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Predict the rows of a table, into a .csv file; or say what is on an image, or on every image
     in a folder.
     """
-    from warpfit.training.images import predict_images
     from warpfit.training.storage import ESTIMATOR, kind_of
-    from warpfit.training.tables import TABLE_SUFFIXES, predict_table
-    from warpfit.training.trained import load_trained
+    from warpfit.training.tables import TABLE_SUFFIXES
 
     path, printer = Path(samples), Printer(quiet=as_json)
-    default = f"{path.stem}-predictions.csv"
     is_table = path.suffix.lower() in TABLE_SUFFIXES
     if (is_table and invert) or (not is_table and out is not None):
         raise ConfigError("--invert is for images, --out for the predictions of a table")
-    if kind_of(model) == ESTIMATOR:
-        from warpfit.tabular.jobs import load_table
-
-        if not is_table:
-            raise ConfigError(f"expected a .csv or an .npz file of rows for {model}, got {samples}")
-        predictions = load_table(model, device=device).predict_file(path)
-        _write_table(printer, predictions, model, out or default, as_json=as_json)
-        return
-    trained = load_trained(model, device=device)
-    printer.fallback(device, trained.model.device)
+    is_estimator = kind_of(model) == ESTIMATOR
     if is_table:
-        predictions = predict_table(trained, path)
-        _write_table(printer, predictions, model, out or default, as_json=as_json)
+        predictions = _of_table(printer, model, path, device, is_estimator=is_estimator)
+        file = out or f"{path.stem}-predictions.csv"
+        _write_table(printer, predictions, model, file, as_json=as_json)
         return
+    if is_estimator:
+        raise ConfigError(f"expected a .csv or an .npz file of rows for {model}, got {samples}")
+    from warpfit.training.images import predict_images
+
+    trained = _loaded(printer, model, device)
     found, skipped = predict_images(trained, path, invert=invert, top=top)
     _print(printer, found, skipped)
     if as_json:
         print_json(_as_json(model, found, skipped))
+
+
+def _loaded(printer: Printer, model: str, device: str) -> TrainedModel:
+    from warpfit.training.trained import load_trained
+
+    trained = load_trained(model, device=device)
+    printer.fallback(device, trained.model.device)
+    return trained
+
+
+def _of_table(
+    printer: Printer, model: str, path: Path, device: str, *, is_estimator: bool
+) -> TablePredictions:
+    """Return what a model, or an estimator of tables, says of a file of rows."""
+    if is_estimator:
+        from warpfit.tabular.jobs import load_table
+
+        return load_table(model, device=device).predict_file(path)
+    from warpfit.training.tables import predict_table
+
+    return predict_table(_loaded(printer, model, device), path)
 
 
 def _write_table(

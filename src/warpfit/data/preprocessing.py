@@ -41,8 +41,6 @@ Floats = npt.NDArray[np.float32]
 NUMBERS, CATEGORIES = "numbers", "categories"  # the two transformers
 FARTHEST = 10.0  # standard deviations: one wild cell does not carry a network away
 
-_Column = Column  # as earlier pickles name it
-
 
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Makes float32 rows for a network of a table: numbers, text, true and false, categories,

@@ -7,10 +7,11 @@ from __future__ import annotations
 from math import prod
 
 from warpfit import backends
-from warpfit.backends.base import HALF_DTYPES, LossTerms
+from warpfit.backends.base import HALF_DTYPES, IDENTITY, LossTerms
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.losses.base import FunctionLoss
+from warpfit.losses.softmax_cross_entropy import SoftmaxCrossEntropy
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
@@ -57,6 +58,24 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
         return False  # ranks agree on the sum of weights between the loss and its gradient
     # With class weights every block reads all labels.
     return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
+
+
+def joins_last_layer(plan: Plan, data: TrainingData) -> bool:
+    """Whether a device may compute the last layer of a step, its loss and the gradient of what
+    comes before as one operation: logits of half precision that only cross-entropy reads, without
+    weights.
+    """
+    network = plan.network.fused
+    if not isinstance(network, NetworkSpec) or plan.precision not in HALF_DTYPES:
+        return False
+    if plan.device == "cpu" or plan.num_ranks > 1 or plan.optimizer.l2:
+        return False
+    if type(plan.loss) is not SoftmaxCrossEntropy or plan.loss_scale == DYNAMIC:
+        return False
+    if not (data.class_weight is None and data.sample_weight is None):
+        return False
+    last = network.layers[-1][1] if network.layers else None
+    return type(last) is LinearSpec and last.activation == IDENTITY and last.out_features > 0
 
 
 def leaves_out_ranks(plan: Plan, data: TrainingData) -> bool:

@@ -220,12 +220,16 @@ class TrainState:
 
     def copy(self, ops: Backend) -> TrainState:
         """Return a state of its own with the same numbers."""
+        return self.mapped(ops.copy)
 
-        def copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
-            return {name: ops.copy(array) for name, array in arrays.items()}
+    def mapped(self, function: Callable[[Array], Array]) -> TrainState:
+        """Return the same state, of what a function makes of each array."""
 
-        slots = {slot: copied(arrays) for slot, arrays in self.slots.items()}
-        parameters, buffers = copied(self.parameters), copied(self.buffers)
+        def each(arrays: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: function(array) for name, array in arrays.items()}
+
+        slots = {slot: each(arrays) for slot, arrays in self.slots.items()}
+        parameters, buffers = each(self.parameters), each(self.buffers)
         return replace(self, parameters=parameters, buffers=buffers, slots=slots)
 
 

@@ -43,7 +43,7 @@ from warpfit.engines.replicas import team_of
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
-from warpfit.errors import DeviceError, Obstacle
+from warpfit.errors import CaptureError, Obstacle
 from warpfit.nn.network import NetworkSpec
 
 # Operations that a graph should not have more of: it is made within milliseconds, and the launch of
@@ -371,9 +371,9 @@ class _Run(Run):
 
     def _captured_unseen(self, sizes: Sizes, first: int) -> Any:
         """Return a graph of operations that this run has not started one by one; None if that takes
-        more than memory, such as a kernel that nobody has loaded yet.
+        more than the memory that is free, such as a kernel that nobody has loaded yet.
         """
-        with suppress(DeviceError):
+        with suppress(CaptureError):
             return self._captured(sizes, first, allocates=True)
         return None
 

@@ -122,6 +122,7 @@ class Resident:
             self.x_scale, self.loss_scale = 2.0**-of_x, 2.0**-of_gradients
         self.loss = loss_settings(plan.loss, launch.network.outputs)
         self.dropout_key = stream_key(state.seed, DROPOUT)
+        self.card, self.card_sums = 0, None
 
     @property
     def scale_of_weights(self) -> float:

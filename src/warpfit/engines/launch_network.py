@@ -59,6 +59,7 @@ def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle
         activations=tuple(spec.activation for spec in specs[:-1]),
         drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),
         batch=plan.batch_size,
+        cards=plan.num_ranks,
         loss=plan.loss.name,
         smoothed=_is_smoothed(plan.loss),
         weighted=is_weighted,
@@ -78,6 +79,8 @@ def _in_the_way(plan: Plan) -> Iterator[tuple[str, object]]:
     """
     if plan.device == "cpu":
         yield "a CUDA device", plan.device
+    if plan.has_processes:
+        yield "devices of one process", "processes"
     if (precision := _precision(plan)) not in (*HALF_DTYPES, "float32"):
         yield "precision 'float16', 'bfloat16' or 'float32'", repr(precision)
     if plan.loss_scale == DYNAMIC:

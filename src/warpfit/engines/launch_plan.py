@@ -84,6 +84,11 @@ def prepare_launch(
     if isinstance(network, Obstacle):
         return network
     site = _site(draft, card)
+    if site.is_there and not _suit_each_other(draft):
+        return Obstacle(
+            "expected GPUs of one kind that write to each other's memory, got "
+            f"{', '.join(draft.devices)}"
+        )
     found = _laid_out(network, draft, data, site)
     if isinstance(found, Obstacle):
         return found
@@ -135,13 +140,24 @@ def _site(draft: Plan, card: Card | None) -> _Site:
     return _Site(card_of(runtime), memory_left(draft), True)
 
 
+def _suit_each_other(draft: Plan) -> bool:
+    """Return whether the GPUs have room for the same launch, and reach each other's memory."""
+    runtimes = [cast(Any, backends.get(device)).runtime for device in draft.devices]
+    kinds = {(each.arch, each.num_multiprocessors, each.max_shared_bytes) for each in runtimes}
+    return len(runtimes) < 2 or (
+        len(kinds) == 1 and all(runtime.reaches(runtimes) for runtime in runtimes)
+    )
+
+
 def _runtime(plan: Plan) -> Any:
     return cast(Any, backends.get(plan.device)).runtime
 
 
 def memory_left(plan: Plan) -> int:
     """Return what data and batches may take of the memory that the plan's device has left."""
-    return int(SHARE_OF_MEMORY * _runtime(plan).memory_left())
+    devices = plan.devices or (plan.device,)
+    left = [cast(Any, backends.get(device)).runtime.memory_left() for device in devices]
+    return int(SHARE_OF_MEMORY * min(left))
 
 
 def _laid_out(
@@ -159,7 +175,12 @@ def _laid_out(
     if isinstance(launch, Obstacle):
         return launch
     needed = _needed_bytes(launch, data)
-    if _is_to_stream(data, needed, site):
+    if network.cards > 1 and needed > site.bytes_left:
+        return Obstacle(
+            "expected data and batches of an epoch in what each GPU has left, "
+            f"{site.bytes_left} bytes, got {needed}"
+        )
+    if network.cards == 1 and _is_to_stream(data, needed, site):
         in_pieces = site.chosen(replace(network, is_cut=True))
         if not isinstance(in_pieces, Obstacle):
             cut = cut_for(in_pieces, draft, data, site.bytes_left)
@@ -215,7 +236,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-    if by_layers:
+    if by_layers or network.cards > 1:
         return choose_layers(network, *limits)
     found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []
     if not found or isinstance(found[0], Obstacle):

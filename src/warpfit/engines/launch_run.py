@@ -75,12 +75,13 @@ class Run:
         stopping: Stopping | None,
     ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
-        self.plan, self.state, self.data = plan, state, data
+        self.plan, self.state, self.data, self.validation = plan, state, data, validation
         self.last_epoch, self.is_border = last_epoch, is_border
         self.launch, self.cut, self.is_over = prepared.launch, prepared.cut, False
         # NumPy's arrays may have their bytes in another order, in which they do not come to the
         # device.
         source = str(data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype)
+        self.talks = self.launch.talks and plan.num_ranks == 1
         self.ops.compile_ahead(kernels_of(self.launch, source))
         self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.config.settings())
         self.batches = Batches(self.ops, self.launch, source)
@@ -106,7 +107,7 @@ class Run:
         """Train as many epochs as may be trained at once, and return their reports, which may come
         meanwhile.
         """
-        return self._while_it_runs() if self.launch.talks else self._finish(self._launch(), 0)
+        return self._while_it_runs() if self.talks else self._finish(self._launch(), 0)
 
     def _launch(self) -> _Launch:
         """Start the kernel on the next epochs, and find what the launch after it may need."""
@@ -115,7 +116,7 @@ class Run:
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
         shape = (epochs, steps + self.val_batches, self.launch.recorders, 3)
-        talk = Talk(self.shared, shape) if self.launch.talks else None
+        talk = Talk(self.shared, shape) if self.talks else None
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
         self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
@@ -184,7 +185,7 @@ class Run:
         first_epoch, epochs, talk = launch.first_epoch, launch.epochs, launch.talk
         records = launch.record
         if talk is None:
-            records = ops.to_numpy(records)
+            records = self._records(records)
         else:
             ops.runtime.synchronize()
             records = talk.records
@@ -201,6 +202,10 @@ class Run:
         seconds = (perf_counter() - launch.start) / epochs
         self.epochs_at_once = pace.epochs_next_time(epochs, seconds, 1 if talk is None else TALKING)
         return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
+
+    def _records(self, record: Array) -> npt.NDArray[np.float64]:
+        """Return the record of a launch, for which it is waited."""
+        return cast("npt.NDArray[np.float64]", self.ops.to_numpy(record))
 
     def _report(
         self, launch: _Launch, idx: int, record: npt.NDArray[np.float64], seconds: float
@@ -242,12 +247,21 @@ class Run:
         self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
     ) -> None:
         """Start the kernel on the next epochs."""
+        self._start_kernel(self._arguments(epochs, rates, record, talk))
+
+    def _arguments(
+        self,
+        epochs: int,
+        rates: npt.NDArray[np.float64],
+        record: Array | int,
+        talk: Talk | None = None,
+    ) -> Any:
+        """Return what the kernel takes for the next epochs, whose rows are put into batches."""
         batches, targets = self.batches.of(
             self.x, self.y, self.sample_weight, self.inputs.keys, epochs, self.resident.x_scale
         )
-        self._start_kernel(
-            self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk)
-        )
+        of_all = batches, targets, len(self.data), epochs, 0, rates, record, talk
+        return self.launch.arguments(self.resident, self._steps(*of_all))
 
     def _steps(
         self,
@@ -278,12 +292,12 @@ class Run:
             told=talk,
         )
 
-    def _start_kernel(self, steps: Steps) -> None:
+    def _start_kernel(self, arguments: Any) -> None:
         launch = self.launch
         self.kernel(
             launch.blocks,
             launch.threads,
-            launch.arguments(self.resident, steps),
+            arguments,
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
             is_cooperative=launch.is_cooperative,
@@ -352,7 +366,8 @@ class StreamedRun(Run):
                 x, y, weights[0] if weights else None, scale=self.resident.x_scale
             )
         of_steps = rates[first:last], record[first:last]
-        self._start_kernel(self._steps(batches, targets, piece.num_rows, 1, first, *of_steps))
+        steps = self._steps(batches, targets, piece.num_rows, 1, first, *of_steps)
+        self._start_kernel(self.launch.arguments(self.resident, steps))
         return last
 
     def _read(

@@ -14,7 +14,6 @@ from warpfit.backends import Array
 from warpfit.engines.launch_network import layers_of
 from warpfit.engines.many_members import Member
 from warpfit.engines.state_on_demand import OnDevice, StateOnDemand
-from warpfit.nn.init import uniform_bound
 from warpfit.random import INIT, stream_keys
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class PackedParameters:
         """Return what all networks begin with; most of it drawn where they are trained, if it can
         be.
         """
-        drawn = [idx for idx, member in enumerate(members) if _is_drawn(member)]
+        drawn = [idx for idx, member in enumerate(members) if _can_be_drawn(member)]
         if 2 * len(drawn) < len(members):
             return self._given(members)
         array = self._drawn(members, drawn)
@@ -96,7 +95,7 @@ class PackedParameters:
             keys = np.zeros((len(members), 2), np.uint32)
             keys[drawn] = np.stack(stream_keys([start.seed for start in starts], INIT), axis=-1)
             bounds = np.zeros(len(members))
-            bounds[drawn] = [uniform_bound(start.parameter, start.init) for start in starts]
+            bounds[drawn] = [start.drawn_within for start in starts]
             size = int(np.prod(shape))
             draw_initial_values(self.ops, array, first, size, keys, bounds, starts[0].tensor_idx)
         return array
@@ -203,9 +202,7 @@ def _begin_of(member: Member) -> tuple[int, ...]:
     return tuple(id(array) for array in (*member.state.parameters.values(), *begun))
 
 
-def _is_drawn(member: Member) -> bool:
+def _can_be_drawn(member: Member) -> bool:
     """Return whether a kernel can draw the initial values of a network."""
-    return bool(member.starts) and all(
-        start.dtype == "float32" and uniform_bound(start.parameter, start.init) is not None
-        for start in member.starts
-    )
+    bounds = [start.drawn_within for start in member.starts]
+    return bool(bounds) and None not in bounds

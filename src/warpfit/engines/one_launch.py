@@ -33,7 +33,7 @@ class OneLaunchEngine(Engine):
     """Runs as many epochs as may be trained at once as one kernel."""
 
     name = "one_launch"
-    needs_gpu = True
+    needs_gpu = has_ranks = True
 
     def prepare(
         self,
@@ -59,10 +59,11 @@ class OneLaunchEngine(Engine):
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
+        from warpfit.engines.launch_cards import CardsRun
         from warpfit.engines.launch_run import Run, StreamedRun
 
         prepared, last_epoch = cast("PreparedLaunch", plan.prepared), state.epoch + epochs
-        kind = StreamedRun if prepared.is_streamed else Run
+        kind = StreamedRun if prepared.is_streamed else CardsRun if plan.num_ranks > 1 else Run
         with closing(
             kind(plan, prepared, state, data, last_epoch, is_border, validation, stopping)
         ) as run:

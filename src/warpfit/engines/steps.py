@@ -21,6 +21,7 @@ from warpfit.backends.base import HALF_DTYPES, Activation, Number
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.data.order import round_keys_of
 from warpfit.engines.at_once import (
+    joins_last_layer,
     joins_updates,
     narrow_loss,
     narrow_step,
@@ -181,6 +182,7 @@ class Run(ABC):
         )
         self.loss_terms = narrow_loss(plan, data) if is_narrow else None
         self.narrow_layers = self._narrow_layers() if self.loss_terms else []
+        self.joins_last_layer = joins_last_layer(plan, data)
         self.sources = row_sources(plan, data)
         self.places = {name: idx for idx, name in enumerate(plan.trained)}
         self.parameters = [state.parameters[name] for name in plan.trained]
@@ -191,6 +193,10 @@ class Run(ABC):
 
     def epochs(self, count: int) -> list[EpochReport]:
         """Train for some epochs at once, and return what came out of each."""
+        with self.ops.own_threads():
+            return self._epochs(count)
+
+    def _epochs(self, count: int) -> list[EpochReport]:
         start, ops, state = perf_counter(), self.ops, self.state
         steps, first_epoch = self.reports.steps_per_epoch, state.epoch
         if self.keeps_copies:  # others may have changed the parameters since
@@ -291,7 +297,8 @@ class Run(ABC):
             weights["sample_weight"] = sample_weight
         part = numbers.part
         of_ranks = (part.first, self.trained, self.ranks, part.whole)
-        call = Call(True, numbers.step, self.state.seed, *of_ranks)
+        later = self.joins_last_layer and admits is None
+        call = Call(True, numbers.step, self.state.seed, *of_ranks, later)
         if admits is None and self.step_at_once(x, y, numbers, record):
             return True
         outputs, pullback = self._forward(x, call)

@@ -33,7 +33,7 @@ from warpfit.training.callbacks import Callback, checked_callbacks
 from warpfit.training.evaluate import predict_network
 from warpfit.training.fit import fit_rows
 from warpfit.training.lbfgs import fit_lbfgs
-from warpfit.training.place import Place, place_of
+from warpfit.training.place import ChosenDevice, place_of
 from warpfit.training.run import Run
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def prepare(
             continue
         if estimator.early_stopping and split.validation is None:
             split = Split(rows, aside=_set_aside(holder, rows, rng))
-        place = _place(holder, split) if is_alone and holder is estimator else Place(holder.device)
+        place = ChosenDevice(holder.device)
+        if is_alone and holder is estimator:
+            place = _place(holder, split)
         networks.append(_network(holder, split, rng, place, incremental=incremental))
     return Prepared(estimator, split, holders, networks, incremental, goes_on)
 
@@ -158,7 +160,7 @@ def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Ind
     return train, test
 
 
-def _place(holder: Any, split: Split) -> Place:
+def _place(holder: Any, split: Split) -> ChosenDevice:
     """Return where a network is trained; one of a partial fit as if by all its epochs."""
     return place_of(
         holder.device,
@@ -173,7 +175,7 @@ def _place(holder: Any, split: Split) -> Place:
 
 
 def _network(
-    holder: Any, split: Split, rng: np.random.RandomState, place: Place, *, incremental: bool
+    holder: Any, split: Split, rng: np.random.RandomState, place: ChosenDevice, *, incremental: bool
 ) -> Network:
     """Return a holder's network, to be trained up to `max_iter` epochs, or for one if
     incremental.

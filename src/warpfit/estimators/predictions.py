@@ -30,7 +30,12 @@ from warpfit.estimators.recipes import (
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
 from warpfit.nn.network import NetworkSpec
-from warpfit.training.evaluate import counts_correct, predict_network, predict_rows
+from warpfit.training.evaluate import (
+    counts_correct,
+    predict_network,
+    predict_rows,
+    rows_at_once,
+)
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
 
@@ -39,9 +44,6 @@ Array = npt.NDArray[Any]
 SPARSE_ROWS = 1 << 14
 # Multiplications of a network, for all rows, that are done at once, without a model.
 FEW_PRODUCTS = 1 << 20
-# Rows that pass through a network at once: on the host few, which stay in its caches; on a device
-# as many as have so many numbers in a layer.
-ROWS_ON_HOST, NUMBERS_ON_DEVICE = 1024, 1 << 25
 
 
 class Among(NamedTuple):
@@ -217,7 +219,7 @@ def count_ahead(estimator: Any, num_rows: int) -> None:
         return
     widths = layer_widths((estimator.coefs_, estimator.intercepts_))
     network = network_of_widths(widths, estimator.activation)
-    settings: Any = {"batch_size": _rows_at_once(widths, device), "dtype": "float32"}
+    settings: Any = {"batch_size": rows_at_once(network, device), "dtype": "float32"}
 
     def count(ops: Any) -> None:
         arrays = {}
@@ -230,11 +232,6 @@ def count_ahead(estimator: Any, num_rows: int) -> None:
 
     key = "counted", widths, estimator.activation, num_rows
     backends.get(device).rehearse(key, count)
-
-
-def _rows_at_once(widths: Sequence[int], device: str) -> int:
-    """Return the rows that pass through a network at once."""
-    return max(ROWS_ON_HOST, 0 if device == "cpu" else NUMBERS_ON_DEVICE // max(widths))
 
 
 def shares_of(counted: Sequence[Counted]) -> list[float]:
@@ -274,12 +271,13 @@ class _Placed:
         weights = network.coefs_, network.intercepts_
         widths, dtype = layer_widths(weights), dtype_on(device, estimator, weights)
         here, rows = backends.get(device), estimator._predicted_rows
+        layers = network_of_widths(widths, estimator.activation)
         return _Placed(
             backends.create(device) if rows is None else rows.ops_on(device),
-            network_of_widths(widths, estimator.activation),
+            layers,
             {name: here.asarray(array) for name, array in named_weights(weights, dtype).items()},
             dtype,
-            _rows_at_once(widths, device),
+            rows_at_once(layers, device),
         )
 
     def outputs(self, X: Any) -> Array:

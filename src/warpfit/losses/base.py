@@ -73,7 +73,7 @@ class Loss:
         own = set(vars(cls))
         if "forward" in own and "vjp" not in own:
             cls.vjp = Loss.vjp  # type: ignore[method-assign]
-        if own & {"forward", "vjp", "count_correct"} and not own & {"train_step", "operation"}:
+        if own & {"forward", "vjp", "count_correct"} and not own & {"train_step", "terms"}:
             cls.train_step = Loss.train_step  # type: ignore[method-assign]
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:

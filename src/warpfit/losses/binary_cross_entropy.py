@@ -40,16 +40,12 @@ class BinaryCrossEntropy(ElementLoss):
     """
 
     name: ClassVar[str] = "binary_cross_entropy"
-    operation: ClassVar[str] = "binary_cross_entropy"
     counts_correct: ClassVar[bool] = True
     sum_outputs: bool = False
 
     def terms(self, outputs: int) -> LossTerms:
         factor = 1.0 if self.sum_outputs else 1.0 / outputs
-        return LossTerms(self.name, 0.0, factor, factor)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"sum_outputs": self.sum_outputs}
+        return LossTerms("binary_cross_entropy", 0.0, factor, factor)
 
     def prepare_targets(
         self, y: Any, output_shape: tuple[int, ...], dtype: str

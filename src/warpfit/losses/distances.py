@@ -5,7 +5,7 @@ absolute, Huber's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warpfit.backends.base import LossTerms
 from warpfit.errors import ConfigError
@@ -28,19 +28,15 @@ class MeanSquaredError(ElementLoss):
     """
 
     name: ClassVar[str] = "mse"
-    operation: ClassVar[str] = "mean_squared_error"
     half: bool = False
 
     def terms(self, outputs: int) -> LossTerms:
         # scikit-learn's form sums its derivatives over the outputs.
         factors = (0.5 / outputs, 1.0) if self.half else (1.0 / outputs, 2.0 / outputs)
-        return LossTerms(self.name, 0.0, *factors)
+        return LossTerms("mse", 0.0, *factors)
 
     def largest_derivative(self, distance: float) -> float:
         return max(1.0, distance if self.half else 2 * distance)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"half": self.half}
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,9 @@ class AbsoluteError(ElementLoss):
     """
 
     name: ClassVar[str] = "absolute_error"
-    operation: ClassVar[str] = "absolute_error"
 
     def terms(self, outputs: int) -> LossTerms:
-        return LossTerms(self.name, 0.0, 1.0 / outputs, 1.0 / outputs)
+        return LossTerms("absolute_error", 0.0, 1.0 / outputs, 1.0 / outputs)
 
 
 @dataclass(frozen=True)
@@ -75,11 +70,10 @@ class Huber(ElementLoss):
     """
 
     name: ClassVar[str] = "huber"
-    operation: ClassVar[str] = "huber"
     delta: float = 1.0
 
     def terms(self, outputs: int) -> LossTerms:
-        return LossTerms(self.name, self.delta, 1.0 / outputs, 1.0 / outputs)
+        return LossTerms("huber", self.delta, 1.0 / outputs, 1.0 / outputs)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,9 +82,6 @@ class Huber(ElementLoss):
 
     def largest_derivative(self, distance: float) -> float:
         return max(1.0, min(self.delta, distance))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"delta": self.delta}
 
 
 DISTANCES = tuple(kind.name for kind in (MeanSquaredError, AbsoluteError, Huber))

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import prod
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Number
-from warpfit.errors import ConfigError
+from warpfit.backends.base import LossTerms, Number
 from warpfit.losses.base import Loss
 
 
 @dataclass(frozen=True)
 class ElementLoss(Loss):
-    """A loss of each element of outputs and targets, which backends have under one name.
-
-    Subclasses set `operation`: `operation`_forward, `operation`_backward and `operation`_step
-    compute it.
-    """
-
-    operation: ClassVar[str] = ""
-
-    def _operation(self, ops: Backend, part: str) -> Callable[..., Any]:
-        found: Callable[..., Any] | None = getattr(ops, f"{self.operation}_{part}", None)
-        if found is None:
-            raise ConfigError(
-                f"{self.name}: expected an operation of the backend, got {self.operation!r}"
-            )
-        return found
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the keywords that the operations take for this loss."""
-        return {}
+    """A loss of each element of outputs and targets, which backends compute by its `terms`."""
 
     def vjp(
         self,
@@ -43,10 +24,15 @@ class ElementLoss(Loss):
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> tuple[Array, Array, Callable[[], Array]]:
-        settings = {"sample_weight": sample_weight, **self._settings()}
-        loss, total = self._operation(ops, "forward")(outputs, targets, **settings)
-        backward = self._operation(ops, "backward")
-        return loss, total, lambda: backward(outputs, targets, total, **settings)
+        terms = self._terms_of(outputs)
+        loss, total = ops.element_loss_forward(outputs, targets, terms, sample_weight=sample_weight)
+        return (
+            loss,
+            total,
+            lambda: ops.element_loss_backward(
+                outputs, targets, total, terms, sample_weight=sample_weight
+            ),
+        )
 
     def train_step(
         self,
@@ -60,7 +46,15 @@ class ElementLoss(Loss):
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        settings = {"sample_weight": sample_weight, **self._settings()}
-        step = self._operation(ops, "step")
-        gradient: Array | None = step(outputs, targets, record, row, scale=scale, **settings)
-        return gradient
+        return ops.element_loss_step(
+            outputs,
+            targets,
+            record,
+            row,
+            self._terms_of(outputs),
+            scale=scale,
+            sample_weight=sample_weight,
+        )
+
+    def _terms_of(self, outputs: Array) -> LossTerms:
+        return self.terms(max(1, prod(outputs.shape[1:])))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import LossTerms, Number
+from warpfit.backends.base import LaterLogits, LossTerms, Number
 from warpfit.backends.transfer import to_host
 from warpfit.checks import as_tuple, brief
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
@@ -94,6 +94,12 @@ class SoftmaxCrossEntropy(Loss):
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> Array | None:
+        if isinstance(outputs, LaterLogits):
+            settings: dict[str, float] = {"scale": scale, "label_smoothing": self.label_smoothing}
+            found = ops.linear_cross_entropy_step(outputs, targets, record, row, **settings)
+            if found is not None:
+                return found
+            outputs, _ = ops.linear_forward(outputs.x, outputs.w, outputs.b)
         return ops.softmax_cross_entropy_step(
             outputs,
             targets,

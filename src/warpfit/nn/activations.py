@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from warpfit.checks import brief
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 # The layers: `warpfit.nn` has all that are named here.
 __all__ = [
@@ -38,13 +37,7 @@ class ActivationSpec(LayerSpec):
     activation: Activation
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         y, pullback = formulas.activate(ops, x, activation=self.activation)
         return y, lambda dy: (pullback(dy)[0] if needs_dx else None, {})
@@ -61,13 +54,7 @@ class SoftmaxSpec(LayerSpec):
     log: bool = False
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         if not x.shape:
             raise ShapeError("Softmax: expected a batch of rows, got a single number")

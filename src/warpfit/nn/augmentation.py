@@ -4,7 +4,7 @@ part, at random.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from warpfit.nn.image_formulas import (
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 PADDING_MODES = ("zeros", "reflect")
 
@@ -61,13 +61,7 @@ class _AugmentationSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])
         still = not call.training or not self.changes
@@ -146,21 +140,16 @@ class RandomShiftSpec(_AugmentationSpec):
 
 
 @dataclass(frozen=True)
-class RandomCropSpec(_AugmentationSpec):
-    """Of each image a window of `size` (vertically, horizontally), in evaluation the middle one."""
+class _WindowSpec(_AugmentationSpec):
+    """Something becomes of a window of `size` (vertically, horizontally) of each image."""
 
-    kind: ClassVar[str] = "random_crop"
-    layer: ClassVar[str] = "RandomCrop"
+    least: ClassVar[int]
     size: Pair
     layer_idx: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 1))
+        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, self.least))
         super().__post_init__()
-
-    @property
-    def changes(self) -> bool:
-        return True
 
     def output_shape(self, input_shape: Shape) -> Shape:
         super().output_shape(input_shape)
@@ -169,6 +158,23 @@ class RandomCropSpec(_AugmentationSpec):
                 f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
                 f"shape {input_shape}"
             )
+        return input_shape
+
+
+@dataclass(frozen=True)
+class RandomCropSpec(_WindowSpec):
+    """Of each image a window, in evaluation the middle one."""
+
+    kind: ClassVar[str] = "random_crop"
+    layer: ClassVar[str] = "RandomCrop"
+    least: ClassVar[int] = 1
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        super().output_shape(input_shape)
         return (*self.size, input_shape[2])
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
@@ -192,30 +198,16 @@ class RandomCropSpec(_AugmentationSpec):
 
 
 @dataclass(frozen=True)
-class RandomCutoutSpec(_AugmentationSpec):
-    """Of each image a window of `size` (vertically, horizontally) becomes 0."""
+class RandomCutoutSpec(_WindowSpec):
+    """Of each image a window becomes 0."""
 
     kind: ClassVar[str] = "random_cutout"
     layer: ClassVar[str] = "RandomCutout"
-    size: Pair
-    layer_idx: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_pair(self.layer, "size", self.size, 0))
-        super().__post_init__()
+    least: ClassVar[int] = 0
 
     @property
     def changes(self) -> bool:
         return all(self.size)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        super().output_shape(input_shape)
-        if min(smaller_by(input_shape[:2], self.size)) < 0:
-            raise ShapeError(
-                f"{self.layer}: expected images of at least {self.size} pixels, got samples of "
-                f"shape {input_shape}"
-            )
-        return input_shape
 
     def augmented(self, ops: Backend, x: Array, call: Call) -> Formula:
         return cut_out(ops, x, random_bits(ops, len(x), call, self.layer_idx), self.size)

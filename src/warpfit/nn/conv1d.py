@@ -4,7 +4,6 @@ high.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_size
-from warpfit.nn.spec import Call, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, ParameterSpec, Pullback, Shape
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,7 @@ class Conv1dSpec(Conv2dSpec):
         return super().output_shape((1, *input_shape))[1:]
 
     def vjp(  # type: ignore[override]  # it joins no layers
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         weight = arrays["weight"]

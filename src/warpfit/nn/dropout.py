@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 
 def dropout(
@@ -51,13 +51,7 @@ class DropoutSpec(LayerSpec):
         return activation.name in ("relu", "leaky_relu")
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         if not call.training or self.p == 0:
             return x, lambda dy: (dy if needs_dx else None, {})

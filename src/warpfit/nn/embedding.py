@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from warpfit.errors import ConfigError, DataError, DTypeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 # Engines hand x over as float32, which holds all integers up to here.
 MOST_INDICES = 1 << 24
@@ -90,13 +90,7 @@ class EmbeddingSpec(LayerSpec):
         return (*input_shape, self.embedding_dim)
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         y, backward = embedding(ops, x, arrays["weight"], needs_dx=needs_dx)
 

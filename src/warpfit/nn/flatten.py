@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -12,7 +11,7 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,7 @@ class FlattenSpec(LayerSpec):
         return (*input_shape[: start - 1], prod(input_shape[start - 1 : end]), *input_shape[end:])
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         y, backward = formulas.reshape(ops, x, shape=(x.shape[0], *self.output_shape(x.shape[1:])))
         return y, lambda dy: (backward(dy)[0] if needs_dx else None, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -11,11 +10,12 @@ import numpy as np
 
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.batch_norm import pullback_of
 from warpfit.nn.layer import Layer
 from warpfit.nn.norm import Normalised, check_eps, layer_norm
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 
 def group_norm(
@@ -95,24 +95,12 @@ class GroupNormSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         weight, bias = arrays.get("weight"), arrays.get("bias")
         y, backward = group_norm(ops, x, weight, bias, num_groups=self.num_groups, eps=self.eps)
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dweight, dbias = backward(dy)
-            gradients = {"weight": dweight, "bias": dbias} if self.affine else {}
-            return dx if needs_dx else None, gradients
-
-        return y, pullback
+        return y, pullback_of(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         # Each group as a channel of its own: its mean and variance are those of an instance.

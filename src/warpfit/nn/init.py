@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from math import prod, sqrt
@@ -27,26 +26,6 @@ from warpfit import random
 from warpfit.checks import check_choice
 from warpfit.errors import ConfigError
 from warpfit.nn.spec import ParameterSpec
-
-_are_on_demand: ContextVar[bool] = ContextVar("on_demand", default=False)
-
-
-@contextmanager
-def initial_values_on_demand() -> Iterator[None]:
-    """Let parameters of layers that are made in this block, on the host, get their values when they
-    are asked for.
-    """
-    token = _are_on_demand.set(True)
-    try:
-        yield
-    finally:
-        _are_on_demand.reset(token)
-
-
-def values_are_on_demand() -> bool:
-    """Return whether this is such a block."""
-    return _are_on_demand.get()
-
 
 # From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear
 # and Conv2d.
@@ -135,6 +114,11 @@ class InitialValues:
     seed: int
     tensor_idx: int
     dtype: str
+
+    @property
+    def drawn_within(self) -> float | None:
+        """The bound of the uniform numbers that a kernel draws; None if no kernel draws these."""
+        return uniform_bound(self.parameter, self.init) if self.dtype == "float32" else None
 
     def __call__(self) -> dict[str, Any]:
         with memory_for(self.layer, self.name, self.parameter.shape):

@@ -17,7 +17,6 @@ from warpfit.nn.init import (
     InitialValues,
     initial_values,
     memory_for,
-    values_are_on_demand,
 )
 from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
@@ -90,7 +89,7 @@ class Layer(Module):
                 return ops.asarray(initial_values(part, init, seed, idx), dtype)
 
         def parameter_of(name: str, part: ParameterSpec, seed: int, idx: int) -> Parameter:
-            if not values_are_on_demand() or ops is not backends.get("cpu"):
+            if ops is not backends.get("cpu"):  # there, when they are first asked for
                 return Parameter(made(name, part, seed, idx))
             check_choice("an initialiser", init, INITIALIZERS)
             with memory_for(type(self).__name__, name, part.shape):  # for its error

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.base import IDENTITY
+from warpfit.backends.base import IDENTITY, LaterLogits
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Parameter
@@ -31,13 +31,17 @@ def linear(
     x_activation: Activation = IDENTITY,
     takes_dz: bool = False,
     dx_later: bool = False,
+    later: bool = False,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
 
     x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two layers can be joined: the second, told
     of the first's f as `x_activation`, gives dx · f'(x), and the first, if it `takes_dz`, takes
-    that in place of dy. With `dx_later` dx is a function that computes it.
+    that in place of dy. With `dx_later` dx is a function that computes it. With `later` y is
+    `LaterLogits`, and f the identity.
     """
+    if later:
+        return _linear_later(ops, LaterLogits(x, w, b, x_activation, needs_dx))
     y, z = ops.linear_forward(x, w, b, activation)
 
     def backward(dy: Array) -> Gradients:
@@ -52,6 +56,25 @@ def linear(
         )
 
     return y, backward
+
+
+def _linear_later(
+    ops: Backend, logits: LaterLogits
+) -> tuple[LaterLogits, Callable[[Array], Gradients]]:
+    """Return what a loss is to compute, and the function from its gradient to (dx, dw, db)."""
+
+    def backward(dz: Array) -> Gradients:
+        dx, dw, db = ops.linear_backward(
+            dz,
+            logits.x,
+            logits.w,
+            needs_dx=logits.needs_dx and logits.dx is None,
+            needs_db=logits.b is not None,
+            x_activation=logits.x_activation,
+        )
+        return dx if logits.dx is None else logits.dx, dw, db
+
+    return logits, backward
 
 
 @dataclass(frozen=True)

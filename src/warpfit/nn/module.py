@@ -295,7 +295,7 @@ class Module(WithHints):
     @property
     def device(self) -> str:
         """Where the parameters live: ``'cpu'``, ``'cuda:0'``, ...; ``'cpu'`` if there are none."""
-        return next((device_of(holder.data) for holder in self.named_arrays().values()), "cpu")
+        return next((_device_of(holder) for holder in self.named_arrays().values()), "cpu")
 
     @property
     def backend(self) -> Backend:
@@ -366,3 +366,10 @@ class Module(WithHints):
             return f"{type(self).__name__}({settings})"
         lines = [f"  ({name}): " + repr(child).replace("\n", "\n  ") for name, child in children]
         return "\n".join([f"{type(self).__name__}(", *lines, f")  # {count or 'no parameters'}"])
+
+
+def _device_of(holder: Parameter | Buffer) -> str:
+    """Return where its array is, or will be once it is asked for."""
+    if isinstance(holder.promised("data"), InitialValues):
+        return "cpu"
+    return device_of(holder.data)

@@ -164,6 +164,8 @@ class NetworkSpec:
             settings["dx_later"] = idx > first_trained
         if call.trained is not None and spec.joins and isinstance(spec, Conv2dSpec):
             settings["needs_dw"] = self._names[idx]["weight"] in call.trained
+        if call.gives_later and idx == len(self.layers) - 1:
+            settings["later"] = True
         return settings
 
     def vjp(

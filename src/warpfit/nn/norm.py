@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -11,49 +11,12 @@ import numpy as np
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.batch_norm import Normalised, batch_norm, batch_norm_over_ranks, pullback_of
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
-from warpfit.nn.synchronized_norm import batch_norm_over_ranks
-
-# y, and the function from dy to (dx, dweight, dbias).
-Normalised = tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]
-
-
-def batch_norm(
-    ops: Backend,
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
-    *,
-    training: bool,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    activation: Activation = IDENTITY,
-    added: Array | None = None,
-) -> Normalised:
-    """Return y = f(x, normalised per channel, + added), and the function from dy to (dx, dweight,
-    dbias).
-
-    x, y, added and dy (..., C), all else (C,). If something is added, the function takes dz in
-    place of dy. Training moves the running statistics in place.
-    """
-    settings: dict[str, Any] = {} if activation == IDENTITY else {"activation": activation}
-    more = settings if added is None else {**settings, "added": added}
-    arrays = (x, weight, bias, running_mean, running_var)
-    y, saved = ops.batch_norm_forward(
-        *arrays, training=training, momentum=momentum, eps=eps, **more
-    )
-
-    def backward(dy: Array) -> tuple[Array, Array, Array]:
-        own = {} if added is not None else settings
-        return ops.batch_norm_backward(dy, x, weight, saved, training=training, bias=bias, **own)
-
-    return y, backward
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 
 def layer_norm(
@@ -169,18 +132,10 @@ class BatchNormSpec(LayerSpec):
         settings: dict[str, Any] = {"momentum": self.momentum, "eps": self.eps, "added": added}
         settings["activation"] = self.activation if activation is None else activation
         if self.synchronized and call.training and call.ranks.size > 1:
-            y, backward = batch_norm_over_ranks(ops, *own, call, **settings)
+            y, backward = batch_norm_over_ranks(ops, *own, call=call, **settings)
         else:
             y, backward = batch_norm(ops, *own, training=call.training, **settings)
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dweight, dbias = backward(dy)
-            return dx if needs_dx else None, {
-                "weight": dweight,
-                "bias": dbias,
-            } if self.affine else {}
-
-        return y, pullback
+        return y, pullback_of(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         # By channels-last products: ONNX's own operator has channels first.
@@ -233,26 +188,14 @@ class LayerNormSpec(LayerSpec):
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         num_axes = len(self.normalized_shape)
         y, backward = layer_norm(
             ops, x, arrays.get("weight"), arrays.get("bias"), num_axes=num_axes, eps=self.eps
         )
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dweight, dbias = backward(dy)
-            gradients = {"weight": dweight, "bias": dbias}
-            return dx if needs_dx else None, {name: gradients[name] for name in self.parameters()}
-
-        return y, pullback
+        return y, pullback_of(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         weight = arrays.get("weight", np.ones(self.normalized_shape))

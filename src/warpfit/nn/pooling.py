@@ -13,7 +13,7 @@ from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_pair
-from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 Pooled = tuple[Array, Callable[[Array], Array]]
 
@@ -68,13 +68,7 @@ class PoolSpec(LayerSpec):
         raise NotImplementedError
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         y, backward = self.pool(ops, x)
@@ -195,10 +189,8 @@ class AvgPool2d(PoolingLayer):
 
     Parameters
     ----------
-    kernel_size : int or (int, int)
-        Height and width of a window, in pixels; one number stands for both, here and below.
-    stride : int or (int, int), optional
-        Pixels from one window to the next; the kernel's size if None.
+    kernel_size, stride
+        As `MaxPool2d`'s.
     padding : int or (int, int)
         Zeros added on either side, at most half the kernel; they count in the mean.
 
@@ -232,13 +224,7 @@ class GlobalPool2dSpec(LayerSpec):
         return input_shape[2:]
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         shape = (x.shape[0], *self.output_shape(x.shape[1:]))
         window = x.shape[1], x.shape[2]

@@ -14,6 +14,7 @@ from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.onnx_graph import Graph, HostArrays
 
 Shape = tuple[int, ...]
+Arrays = Mapping[str, Array]  # a layer's, by name
 
 # From dy to (dx or None, the gradients of the layer's parameters by name).
 Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
@@ -58,6 +59,8 @@ class Call(NamedTuple):
         Who share the batch.
     whole : int
         Rows of the whole batch, if several do.
+    gives_later : bool
+        Whether nothing but a loss reads the network's outputs, which takes `LaterLogits`.
     """
 
     training: bool = False
@@ -67,6 +70,7 @@ class Call(NamedTuple):
     trained: frozenset[str] | None = None
     ranks: Communicator = Alone()
     whole: int = 0
+    gives_later: bool = False
 
     @property
     def place(self) -> dict[str, Any]:
@@ -157,13 +161,7 @@ class LayerSpec:
         return input_shape
 
     def vjp(
-        self,
-        ops: Backend,
-        arrays: Mapping[str, Array],
-        x: Array,
-        call: Call,
-        *,
-        needs_dx: bool = True,
+        self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         """Return y, and the function from dy to (dx, gradients by parameter name)."""
         raise NotImplementedError

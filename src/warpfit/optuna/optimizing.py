@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from warpfit import backends
 from warpfit.checks import brief, check_choice, check_count, check_flag, check_number
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.nn.module import Module
@@ -24,7 +23,6 @@ from warpfit.sweep.metric import COLUMNS, SCORE, as_scoring
 from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.tasks import DONE, STOPPED
-from warpfit.sweep.workers import workers_for
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -310,19 +308,11 @@ class _Batches:
             one = self.left.pop(0) if self.left else AskedTrial(self.study.ask())
             asked.append(one)
             try:
-                one.build(self.build, self.settings.get("seed", 0), self._start_device)
+                one.build(self.build, self.settings.get("seed", 0))
             except needs_optuna().TrialPruned:
                 one.tell_pruned(self.study)
             except Exception as error:
                 self._refuse(one, error)
-
-    @cached_property
-    def _start_device(self) -> str:
-        """The device that networks start on; workers elsewhere get what is on the host."""
-        device = self.settings.get("device", "auto")
-        workers = workers_for(self.settings.get("executor"), self.settings.get("n_jobs", -1))
-        is_here = workers is None and isinstance(device, str)
-        return backends.resolve_device(device) if is_here else "cpu"
 
     def _refuse(self, one: AskedTrial, error: Exception) -> None:
         """Let a trial fail before it trains, and keep the error if it is to be raised."""

@@ -11,8 +11,9 @@ from warpfit.errors import ConfigError
 from warpfit.extras import needs
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
+from warpfit.random import seeded
 from warpfit.sweep.candidates import FIT_ARGUMENTS, Candidate
-from warpfit.sweep.fit_many import model_and_optimizer, starting_from
+from warpfit.sweep.fit_many import model_and_optimizer
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -69,7 +70,7 @@ class AskedTrial:
         """The trial as `fit_many` takes it."""
         return {"trial": self.number, **self.settings}
 
-    def build(self, build: Build, seed: int, device: str) -> None:
+    def build(self, build: Build, seed: int) -> None:
         """Let `build` make the network, from the initial values of the seed that it is to have.
 
         Raises
@@ -77,13 +78,13 @@ class AskedTrial:
         ConfigError
             If what is made is no model, optimizer and settings.
         """
-        self._build(build, seed, device)
+        self._build(build, seed)
         own_seed = self.settings.get("seed", seed)
         if own_seed != seed:  # which is known only now
-            self._build(build, own_seed, device)
+            self._build(build, own_seed)
 
-    def _build(self, build: Build, seed: int, device: str) -> None:
-        with starting_from(seed, device):
+    def _build(self, build: Build, seed: int) -> None:
+        with seeded(seed):
             made: Any = build(self.trial)
         if not isinstance(made, tuple | list) or len(made) not in (2, 3):
             raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, suppress
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,6 @@ from warpfit.checks import brief, check_count, check_flag, kind_of
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses.base import LossLike
-from warpfit.nn.init import initial_values_on_demand
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed, seeded
@@ -27,7 +26,6 @@ from warpfit.sweep.candidates import (
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Rule, as_halving
-from warpfit.sweep.here import CPU
 from warpfit.sweep.metric import Metric, as_metric, as_scoring
 from warpfit.sweep.placing import Places
 from warpfit.sweep.planning import SweepPlan, describe
@@ -359,15 +357,6 @@ def _tasks(
     return tasks
 
 
-@contextmanager
-def starting_from(seed: int, device: str) -> Iterator[None]:
-    """Let models that are made in this block have a seed's initial values; once they are asked for,
-    where a GPU may draw them.
-    """
-    with seeded(seed), nullcontext() if device == CPU else initial_values_on_demand():
-        yield
-
-
 def _built(
     build: Build, candidate: Candidate, arguments: dict[str, Any]
 ) -> tuple[Module, Optimizer]:
@@ -377,7 +366,7 @@ def _built(
         arguments["seed"] = check_seed(arguments["seed"])
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
         arguments["loss"] = losses.resolve(arguments["loss"])
-        with starting_from(arguments["seed"], arguments["device"]):
+        with seeded(arguments["seed"]):
             return model_and_optimizer(build(dict(candidate)))
     except WarpfitError as error:
         raise error_of_candidate(name, error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,13 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.cuda.resident_arguments import TableArguments
-from warpfit.backends.cuda.table_networks import TableLaunch, TableShape, choose_table
+from warpfit.backends.cuda.table_networks import (
+    TILE,
+    TableLaunch,
+    TableShape,
+    choose_table,
+    tiles_of,
+)
 from warpfit.backends.launch_structs import TABLE_NETWORK_FIELDS, TABLE_STEP_FIELDS
 from warpfit.data.order import domain_bits, round_keys_of
 from warpfit.errors import Obstacle
@@ -163,6 +170,7 @@ class Launched:
         start = np.zeros((len(tasks), 1 + n_epochs))
         start[:, 0] = np.inf
         self.errors = self.ops.copy(self.ops.asarray(start))
+        self.places = _places_of(tasks[0].network)
         self.parameters = self._parameters()
         self.held: list[Array] = []
         fields = np.concatenate([self._fields(idx) for idx in range(len(tasks))])
@@ -176,8 +184,10 @@ class Launched:
         shape = (len(self.tasks), SLOTS, self.launch.shape.num_parameters)
         parameters = self.ops.zeros(shape, "float32")
         for own, task in zip(parameters, self.tasks, strict=True):
-            parts = [each.numpy().ravel() for each in _in_order(task.network)]
-            values = self.ops.asarray(np.concatenate(parts))
+            host = np.zeros(shape[2], np.float32)
+            for parameter, places in zip(_in_order(task.network), self.places, strict=True):
+                host[places] = parameter.numpy()
+            values = self.ops.asarray(host)
             for slot in (VALUES, BEST):
                 self.ops.assign(own[slot], values)
         return parameters
@@ -263,11 +273,9 @@ class Launched:
         ones; those that they had, if none is finite.
         """
         for task, own in zip(self.tasks, self.parameters, strict=True):
-            values, place, ops = self.ops.to_numpy(own[BEST]), 0, task.network.backend
-            for parameter in _in_order(task.network):
-                best = values[place : place + parameter.size].reshape(parameter.shape)
-                ops.assign(parameter.data, ops.asarray(best))
-                place += parameter.size
+            values, ops = self.ops.to_numpy(own[BEST]), task.network.backend
+            for parameter, places in zip(_in_order(task.network), self.places, strict=True):
+                ops.assign(parameter.data, ops.asarray(values[places]))
 
 
 def _in_order(network: RealMLP) -> list[Any]:
@@ -283,6 +291,30 @@ def _in_order(network: RealMLP) -> list[Any]:
         network.scale.weight,
         network.codes.weight,
     ]
+
+
+def _places_of(network: RealMLP) -> list[npt.NDArray[np.int64]]:
+    """Return where in the kernel's array the numbers of each parameter lie."""
+    places, first = [], 0
+    for idx, parameter in enumerate(_in_order(network)):
+        shape, count = parameter.shape, parameter.size
+        if idx < len(network.linears):
+            own, count = _places_in_tiles(*shape), TILE**2 * prod(map(tiles_of, shape))
+        else:
+            own = np.arange(count).reshape(shape)
+        places.append(first + own)
+        first += count
+    return places
+
+
+def _places_in_tiles(inputs: int, units: int) -> npt.NDArray[np.int64]:
+    """Return where a layer's weights lie: by tiles, in each by halves of its units, by lanes, each
+    of which has two by two.
+    """
+    rows, columns = tiles_of(inputs), tiles_of(units)
+    places = np.arange(rows * columns * TILE**2).reshape(rows, columns, 2, 8, 4, 2, 2)
+    in_order = places.transpose(0, 5, 3, 1, 2, 4, 6).reshape(TILE * rows, TILE * columns)
+    return in_order[:inputs, :units]
 
 
 def _steps(num_steps: int, lr: float, dropout: float, weight_decay: float) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from warpfit.training.place import Place, place_of, predicting_place
+from warpfit.training.place import ChosenDevice, place_of, predicting_place
 
 CPU_FACTOR = 8.6
 
@@ -24,7 +24,7 @@ def trained_on(
     num_validated: int,
     batch_size: int,
     epochs: int,
-) -> Place:
+) -> ChosenDevice:
     """Return where networks are trained: on the CPU, if that takes less time than a GPU, its
     compilation included.
 

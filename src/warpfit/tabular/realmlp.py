@@ -14,7 +14,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.cores import num_cores
-from warpfit.errors import Obstacle, required
+from warpfit.errors import ConfigError, Obstacle
 from warpfit.tabular.layers import Embedding
 from warpfit.tabular.members import (
     AUTO,
@@ -128,9 +128,11 @@ def _launch_of(
         dtype="float16" if precision == AUTO else precision,
         is_weighted=rows.weights is not None or validation.weights is not None,
     )
+    if not isinstance(launch, Obstacle):
+        return launch
     if precision == AUTO:
-        return None if isinstance(launch, Obstacle) else launch
-    return required(launch)
+        return None
+    raise ConfigError(f"precision {precision!r}: {launch}")
 
 
 def _trained_together(

@@ -89,9 +89,9 @@ class Batches:
 
     def check_alone(
         self,
-        *,
         batch_size: int,
         default: int,
+        *,
         plan: Plan | None,
         resumes: bool,
         others: Mapping[str, Any],

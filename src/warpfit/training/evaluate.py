@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,16 @@ from warpfit.training.inputs import (
 )
 
 PREDICTIONS = ("outputs", "probabilities", "labels", "values")
+# Rows that pass through a network at once: on the host few, which stay in its caches; on a device
+# as many as have so many numbers in all layers.
+ROWS_ON_HOST, NUMBERS_ON_DEVICE = 1024, 1 << 26
+
+
+def rows_at_once(network: NetworkSpec | TapedNetwork, device: str) -> int:
+    """Return the rows of a batch that a network evaluates; of one whose layers nobody knows few."""
+    if device == "cpu" or not isinstance(network, NetworkSpec):
+        return ROWS_ON_HOST
+    return max(ROWS_ON_HOST, NUMBERS_ON_DEVICE // sum(map(prod, network.fused.shapes)))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from warpfit.training.arguments import (
 )
 from warpfit.training.batches import Batches, as_validation_data
 from warpfit.training.callbacks import Callback, Checkpoint
-from warpfit.training.devices import Devices, agreeing, devices_of
+from warpfit.training.devices import agreeing, devices_of
 from warpfit.training.evaluate import check_model, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -47,12 +47,12 @@ from warpfit.training.inputs import (
 )
 from warpfit.training.loop import TrainingLoop, rule_of
 from warpfit.training.metrics import Metrics, as_metrics
-from warpfit.training.place import Place, place_of, widths_of
+from warpfit.training.place import ChosenDevice, place_of, widths_of
 from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.precisions import Planner
 from warpfit.training.progress import progress
 from warpfit.training.run import Run
-from warpfit.training.state import state_of, trained_names, trained_spec
+from warpfit.training.state import compile_ahead_for, state_of, trained_names, trained_spec
 
 BATCH_SIZE = 64
 
@@ -207,16 +207,11 @@ def fit(
     optimizer = optimizer_of(optimizer, model)
     batches = Batches(x) if y is None else None
     if batches is not None:
-        batches.check_alone(
-            batch_size=batch_size,
-            default=BATCH_SIZE,
-            plan=plan,
-            resumes=resume_from is not None and not new_data,
-            others={"sample_weight": sample_weight, "validation_split": validation_split or None},
-        )
+        resumes = resume_from is not None and not new_data
+        others = {"sample_weight": sample_weight, "validation_split": validation_split or None}
+        batches.check_alone(batch_size, BATCH_SIZE, plan=plan, resumes=resumes, others=others)
         (x, y), batch_size, shuffle = batches.first, batches.size, False
-    validation_data = as_validation_data(validation_data)
-    rows = as_rows("x", x, dtype=None)
+    rows, validation_data = as_rows("x", x, dtype=None), as_validation_data(validation_data)
     if validation_split:
         if validation_data is not None:
             raise ConfigError("expected validation_data or validation_split, got both")
@@ -224,24 +219,17 @@ def fit(
             rows, y, sample_weight, validation_split, check_seed(seed)
         )
     if plan is None:
-        draft = _new_draft(
-            model,
-            optimizer,
-            rows,
-            validation_data,
-            devices=devices_of(device),
-            # A run with checkpoints may become longer: it has the place of a long one.
-            may_go_on=resume_from is not None or any(isinstance(c, Checkpoint) for c in callbacks),
-            has_loader=batches is not None,
-            loss=loss,
-            epochs=epochs,
-            batch_size=batch_size,
-            precision=precision,
-            loss_scale=loss_scale,
-            engine=engine,
-            shuffle=shuffle,
-            report_every=report_every,
-        )
+        asked: dict[str, Any] = {"loss": loss, "epochs": epochs, "batch_size": batch_size}
+        asked |= {"precision": precision, "loss_scale": loss_scale, "engine": engine}
+        asked |= {"shuffle": shuffle, "report_every": report_every}
+        # A run with checkpoints may become longer: it has the place of a long one.
+        lasts = resume_from is not None or any(isinstance(c, Checkpoint) for c in callbacks)
+        devices = devices_of(device)
+        place = ChosenDevice(devices.own)
+        if not lasts:
+            place = _place(model, rows, validation_data, devices.own, asked)
+        draft = draft_of(model, optimizer, rows, **place._asdict(), **asked)
+        draft = devices.plan(draft, has_loader=batches is not None)
     else:
         draft = checked_plan(plan, model, optimizer, rows)
     check_finite("x", rows, draft.dtype)
@@ -268,45 +256,28 @@ def fit(
     )
 
 
-def _new_draft(
-    model: Module,
-    optimizer: Optimizer,
-    rows: Any,
-    validation_data: Any,
-    *,
-    devices: Devices,
-    may_go_on: bool,
-    has_loader: bool,
-    **asked: Any,
-) -> Plan:
-    """Return the draft of a run on these devices; `asked` are those of `draft_of`."""
-    place = Place(devices.own)
-    if not may_go_on:
-        place = _place(
-            model,
-            rows,
-            validation_data,
-            device=devices.own,
-            batch_size=check_count("batch_size", asked["batch_size"], 1),
-            epochs=check_count("epochs", asked["epochs"], 0),
-            engine=asked["engine"],
-            precision=asked["precision"],
-        )
-    draft = draft_of(model, optimizer, rows, device=place.device, reason=place.reason, **asked)
-    return devices.plan(draft, has_loader=has_loader)
-
-
-def _place(model: Module, rows: Any, validation_data: Any, **asked: Any) -> Place:
+def _place(
+    model: Module, rows: Any, validation_data: Any, device: str, asked: Mapping[str, Any]
+) -> ChosenDevice:
     """Return where `fit` trains, as far as that is not decided by where its arrays are."""
+    batch_size = check_count("batch_size", asked["batch_size"], 1)
+    epochs = check_count("epochs", asked["epochs"], 0)
     network = network_of(model, rows.shape[1:])
     if backends.is_device_array(rows) or model.device != "cpu":
-        return Place(asked["device"])
+        return ChosenDevice(device)
     num_validated = 0
     if isinstance(validation_data, tuple | list) and validation_data:
         with suppress(TypeError, ValueError):  # which `_validation` finds, too, and says more
             num_validated = len(validation_data[0])
     return place_of(
-        widths=widths_of(network), num_rows=len(rows), num_validated=num_validated, **asked
+        device,
+        widths_of(network),
+        num_rows=len(rows),
+        batch_size=batch_size,
+        epochs=epochs,
+        num_validated=num_validated,
+        engine=asked["engine"],
+        precision=asked["precision"],
     )
 
 
@@ -368,6 +339,7 @@ def _train_draft(
     does.
     """
     ops = backends.get(draft.device)
+    compile_ahead_for(model, ops, draft.dtype)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     validation = _validation(draft, validation_data)

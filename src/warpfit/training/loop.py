@@ -33,15 +33,13 @@ from warpfit.optim.schedules import Schedule
 from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 from warpfit.training.devices import agree_on
-from warpfit.training.evaluate import evaluate_network
+from warpfit.training.evaluate import evaluate_network, rows_at_once
 from warpfit.training.metrics import Metrics
 from warpfit.training.plan import engine_of
 from warpfit.training.precisions import Planned, Planner
 from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
-
-EVALUATION_ROWS = 1024
 
 
 @dataclass
@@ -397,7 +395,7 @@ class TrainingLoop:
             plan.loss,
             self.validation.x,
             self.validation.y,
-            batch_size=EVALUATION_ROWS,
+            batch_size=rows_at_once(plan.network, plan.device),
             dtype=plan.dtype,
         )
         return replace(report, val_loss=result.loss, val_accuracy=result.accuracy)

@@ -46,16 +46,12 @@ class OnCards(NamedTuple):
         """The time of one GPU over that of all."""
         return self.alone / self.seconds
 
-    @property
-    def hidden(self) -> float:
-        """The share of the sums by which a step on all GPUs is not longer."""
-        return max(0.0, 1 - (self.seconds - self.alone) / self.sums) if self.sums else 1.0
-
 
 @cache
 def read_prices() -> dict[str, float]:
-    """Return what a GPU computes, its memory moves and its links send in a second; and which share
-    of the sums' time a step is longer by.
+    """Return what a GPU computes, its memory moves and its links send in a second; which share of
+    the sums' time a step is longer by; and seconds that each product, and all sums together, take
+    beside that.
     """
     prices: dict[str, float] = json.loads(PRICES.read_text(encoding="utf-8"))["prices"]
     return prices
@@ -87,12 +83,15 @@ def expected_on_cards(
         )
     prices, rows = read_prices(), -(-batch_size // num_cards)
     layers = [(fan_in, fan_out) for fan_in, fan_out in pairwise(widths)]
-    products = [2 * rows * fan_in * fan_out / prices["flops"] for fan_in, fan_out in layers]
+    products = [
+        2 * rows * fan_in * fan_out / prices["flops"] + prices["of_product"]
+        for fan_in, fan_out in layers
+    ]
     num_parameters = sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
     changed = 2 * FULL * (1 + num_slots) + HALF
     alone = 3 * sum(products) - products[0] + num_parameters * changed / prices["memory_bytes"]
     nbytes = 2 * (num_cards - 1) * num_parameters * FULL // num_cards
     sums = nbytes / prices["link_bytes"]
     # Gradients are arrays then, which products write and updates read.
-    more = 2 * FULL * num_parameters / prices["memory_bytes"] if nbytes else 0.0
+    more = 2 * FULL * num_parameters / prices["memory_bytes"] + prices["of_sums"] if nbytes else 0.0
     return OnCards(alone, alone + more + sums * prices["waited_for"], nbytes, sums)

@@ -23,7 +23,6 @@ from warpfit.engines.launch_plan import (
 )
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, required
-from warpfit.nn.init import initial_values_on_demand
 from warpfit.training.evaluate import network_of
 from warpfit.training.on_cards import OnCards, expected_on_cards
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
@@ -89,14 +88,34 @@ def cards_on_paper(
     return expected_on_cards(widths, resolved.batch_size or 1, cards, num_slots)
 
 
+def launch_on_paper(
+    settings: TrainSettings, *, num_rows: int, features: int, outputs: int, cards: int
+) -> float | str:
+    """Return the microseconds that are expected of a step of settings in one launch over so many
+    H200s, or why they do not train it in one.
+    """
+    device, card = _device_and_card("cuda", "h200")
+    names = tuple(f"cuda:{idx}" for idx in range(cards)) if cards > 1 else ()
+    try:
+        plan, _ = _planned(settings, num_rows, features, outputs, device, card, names)
+    except ConfigError as error:
+        return str(error)
+    return cast(float, cast(PreparedLaunch, plan.prepared).microseconds)
+
+
 def _planned(
-    settings: TrainSettings, num_rows: int, features: int, outputs: int, device: str, card: Any
+    settings: TrainSettings,
+    num_rows: int,
+    features: int,
+    outputs: int,
+    device: str,
+    card: Any,
+    devices: tuple[str, ...] = (),
 ) -> tuple[Plan, TrainingData]:
     resolved = settings.resolved(
         num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
     )
-    with initial_values_on_demand():  # which nobody has
-        model = make_model(resolved, (features,), outputs)
+    model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
     precision = "float16" if settings.precision == "auto" else settings.precision
     plan = Plan(
@@ -110,6 +129,7 @@ def _planned(
         epochs=resolved.epochs or 1,
         trained=tuple(name for name, _ in model.named_parameters()),
         num_rows=num_rows,
+        devices=devices,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
     prepared = required(prepare_launch(plan, data, card=card))
@@ -145,7 +165,7 @@ def kernels_on_paper(
             obstacle = error
             continue
         for launch, source in product(launches, SOURCES):
-            for name, defines in kernels_of(launch, source):
+            for name, defines in (("initial_values", {}), *kernels_of(launch, source)):
                 found[name, tuple((key, str(value)) for key, value in defines.items())] = None
     if obstacle is not None and not found:
         raise obstacle

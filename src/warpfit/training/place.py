@@ -40,7 +40,7 @@ TRAINED_AT_ONCE = 40
 PREDICTED_ROWS = 1024
 
 
-class Place(NamedTuple):
+class ChosenDevice(NamedTuple):
     """A device, or ``'auto'`` for what that is whatever is run; and why, if it was chosen."""
 
     device: str
@@ -124,7 +124,7 @@ def place_of(
     engine: str = AUTO,
     precision: str = AUTO,
     cpu_factor: float = 1.0,
-) -> Place:
+) -> ChosenDevice:
     """Return where a run is trained.
 
     Parameters
@@ -140,15 +140,15 @@ def place_of(
         How many times as long as the prices say a run takes on the CPU.
     """
     if not all(isinstance(asked, str) for asked in (device, engine, precision)):
-        return Place(device)  # which is refused by what checks them
+        return ChosenDevice(device)  # which is refused by what checks them
     if widths is None or not _is_open(device) or not is_for_both(engine, precision):
-        return Place(device)
+        return ChosenDevice(device)
     costs = run_costs(widths, num_rows, batch_size, epochs, num_validated)
     here = cpu_factor * expected_seconds(CPU, costs)
     there = expected_seconds(GPU, {**costs, "call": 1, "compilation": 1})
     if here > there:
-        return Place(device)
-    return Place(
+        return ChosenDevice(device)
+    return ChosenDevice(
         CPU,
         f"device 'auto': {here:.2g} s are expected on a CPU, and {there:.2g} s on a GPU, "
         "compilation included",

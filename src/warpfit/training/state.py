@@ -14,7 +14,7 @@ from warpfit.engines.base import TrainState
 from warpfit.engines.state_on_demand import StateOnDemand
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
-from warpfit.nn.init import InitialValues, uniform_bound
+from warpfit.nn.init import InitialValues
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.random import INIT, stream_key
@@ -107,22 +107,32 @@ def state_of(
     )
 
 
-def _drawn(parameter: Parameter, ops: Any, precision: str) -> Array | None:
-    """Return initial values that nobody has asked for yet, drawn on a GPU; None if there are none,
-    or that GPU does not draw them.
-    """
+def compile_ahead_for(model: Module, ops: Backend, precision: str) -> None:
+    """Begin to compile what `state_of` takes, beside all that comes before it."""
+    parameters = (each for each in model.named_arrays().values() if isinstance(each, Parameter))
+    if any(_start_on_gpu(parameter, ops, precision) for parameter in parameters):
+        ops.compile_ahead([("initial_values", {})])
+
+
+def _start_on_gpu(parameter: Parameter, ops: Backend, precision: str) -> InitialValues | None:
+    """Return initial values that nobody has asked for yet, and that a GPU draws."""
     start = parameter.promised("data")
     if not isinstance(start, InitialValues) or ops.name == "numpy":
         return None
-    bound = uniform_bound(start.parameter, start.init)
-    if bound is None or {start.dtype, precision} != {"float32"}:
+    return start if start.drawn_within is not None and precision == "float32" else None
+
+
+def _drawn(parameter: Parameter, ops: Any, precision: str) -> Array | None:
+    """Return initial values as a GPU draws them; None if it does not."""
+    start = _start_on_gpu(parameter, ops, precision)
+    if start is None:
         return None
     from warpfit.backends.cuda.initial_values import draw_initial_values
 
     array = ops.zeros((1, *start.parameter.shape), "float32")
     if array.size:
         key = np.array([stream_key(start.seed, INIT)], np.uint32)
-        bounds = np.array([bound])
+        bounds = np.array([start.drawn_within])
         draw_initial_values(ops, array, 0, array.size, key, bounds, start.tensor_idx)
     return array[0]
 

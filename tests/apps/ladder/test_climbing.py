@@ -38,7 +38,7 @@ def losses_of(
     ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_every_rung_follows_numpy_step_by_step(name: str, cuda: str) -> None:
     task = small_task()

@@ -42,7 +42,7 @@ def test_settings_that_are_none(change: dict[str, Any], message: str) -> None:
         DemoSettings(**change)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_learns(trainer: Trainer, name: str) -> None:
     lr = {"SGD": 0.1, "Adadelta": 1.0}.get(name.split(",")[0], 0.01)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as property_settings
 from hypothesis import strategies as st
 
 from support.playground import SETTINGS, TRAIN_DIGITS, TRAIN_POINTS, a_drawing
@@ -173,6 +174,7 @@ NESTED = st.recursive(
 )
 
 
+@property_settings(max_examples=40)
 @given(st.sampled_from(["type", "task", "settings", "afresh", "points"]), NESTED)
 def test_any_value_is_taken_or_refused(key: str, value: Any) -> None:
     try:

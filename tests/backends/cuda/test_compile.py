@@ -48,6 +48,11 @@ MAY_SPILL = {
         "places that the compiler finds before the first step and reads back once in each, "
         "beside 64 words of a layer's weights that are on their way",
     ),
+    "one_launch_card": (
+        96,
+        "784-2048-2048-2048-10: 160 of 255 registers hold low halves of weights (36.2 us a step), "
+        "with 128 none spills (39.6)",
+    ),
     "one_launch": (
         88,
         "784-256-10 with momentum: weights, velocities and sums of a gradient in 184 registers; "
@@ -169,6 +174,7 @@ def test_the_machine_code_has_all_products_of_warpgroups_and_no_spills(name: str
         assert_has_all_products(name, defines)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", ON_HOPPER)
 def test_one_variant_has_all_products_of_warpgroups_and_no_spills(name: str) -> None:
     assert_has_all_products(name, variant_of(name, "sm_90a"))
@@ -181,11 +187,11 @@ RESIDENT = {*MAY_SPILL, "one_launch_card", "narrow_step"}
 
 def is_in_turn(name: str, arch: str) -> bool:
     """Return whether every run compiles a kernel: those that are resident for the GPU at hand, of
-    the others one in three; for other architectures one in sixteen.
+    the others one in six; for other architectures one in sixteen.
     """
     kernel, other = list(VARIANTS).index(name), OLDEST_NEWEST_AND_THIS.index(arch)
     if arch == "sm_90a":
-        return name in RESIDENT or kernel % 3 == 0
+        return name in RESIDENT or kernel % 6 == 0
     return (kernel + 8 * other) % 16 == 0
 
 
@@ -213,7 +219,7 @@ def test_all_variants_compile_without_spills(name: str, arch: str) -> None:
             assert_compiles(name, defines, arch)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("name", ["matmul_naive", "matmul_tiled"])
 @pytest.mark.parametrize("dtype", DEVICE_FLOATS)
 @pytest.mark.parametrize(

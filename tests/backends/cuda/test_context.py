@@ -76,6 +76,18 @@ def test_debugging_waits_for_each_launch(
         launch(device, "second")
 
 
+def test_debugging_waits_for_no_launch_that_waits_for_others(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    device = runtime.open_device(0)
+    with device.waiting_for_others():
+        launch(device, "first")
+    assert driver.calls["synchronize"] == 0
+    launch(device, "second")
+    assert driver.calls["synchronize"] == 1
+
+
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_without_debugging_nothing_waits(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, value: str | None

@@ -100,7 +100,7 @@ def check(runtime: Any, setting: Setting, dtype: str) -> None:
     assert set(boxes_of(ops).values()) == {True}
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_whole_numbers_give_exact_results(

@@ -20,7 +20,7 @@ from warpfit.backends.cuda import CudaBackend, conv_launch
 from warpfit.backends.cuda.conv_launch import choose_tiling, variants
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
@@ -80,7 +80,7 @@ def whole_numbers(setting: Setting) -> Iterator[Any]:
         yield rng.integers(-1, 2, shape).astype("float64")
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("order", ["forward", "reversed"])
@@ -114,7 +114,7 @@ def results(
     return [y, dx, *ops.conv2d_backward_weight(dz, x, setting.w[:2], **setting.pairs)]
 
 
-@pytest.mark.in_turns(16)
+@pytest.mark.in_turns(32)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_whole_numbers_give_exact_results(
     kernel_runtime_of_any_order: Any, name: str, mode: str

@@ -73,7 +73,7 @@ def kernels_of(ops: CudaBackend) -> dict[str, bool]:
     }
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_whole_numbers_give_exact_results(
@@ -119,7 +119,7 @@ def test_a_band_is_overwritten_only_when_all_have_read_it(
     take_small_bands(monkeypatch, stages)
     setting = SETTINGS[name]
     x, w, dz = whole_numbers(
-        (7, *setting.x[1:]), setting.w, (7, *setting.windows.result, setting.w[3])
+        (4, *setting.x[1:]), setting.w, (4, *setting.windows.result, setting.w[3])
     )
 
     def results() -> list[Any]:
@@ -134,7 +134,7 @@ def test_a_band_is_overwritten_only_when_all_have_read_it(
     assert_bits_when_late(monkeypatch, results, blocks=2, warps=16, num_multiprocessors=1)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("name", ["squares", "in_order", "padded", "a_slice_and_a_half"])
 def test_warps_of_their_own_load_the_next_band(
     kernel_runtime_of_any_order: Any, monkeypatch: pytest.MonkeyPatch, name: str
@@ -191,7 +191,7 @@ def test_images_whose_numbers_32_bits_do_not_count(
         ops.max_pool2d_backward_joined(dy, indices, (1, 2**16, 2**16, 2), HALVING)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", POOLED)
 def test_windows_are_pooled(kernel_runtime_of_any_order: Any, name: str, dtype: str) -> None:
@@ -352,7 +352,7 @@ def test_pieces_that_are_copied_together_go_to_different_banks(channels: int) ->
     assert len(set(pieces)) == 8 or 8 % planes
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", POOLED)
 def test_gradients_of_pooled_windows_are_spread_as_they_are_read(

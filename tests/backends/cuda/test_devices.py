@@ -28,7 +28,7 @@ from warpfit.standard_checks import standard_checks
 from warpfit.training.inputs import as_rows
 
 # In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "explicit_style.py"
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)

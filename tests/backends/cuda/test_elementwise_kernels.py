@@ -107,7 +107,7 @@ def test_special_values_are_numpys(ops: Backend, name: str, dtype: str) -> None:
         np.testing.assert_array_equal(np.signbit(result[known]), np.signbit(expected[known]))
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", UNARY)
 def test_special_values_of_one_operand_are_numpys(ops: Backend, name: str, dtype: str) -> None:
@@ -117,7 +117,7 @@ def test_special_values_of_one_operand_are_numpys(ops: Backend, name: str, dtype
     )
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @in_half_precision(UNARY)
 def test_unary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     x = ops.asarray(np.abs(normal(700)) + np.float32(0.25), dtype)
@@ -127,7 +127,7 @@ def test_unary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     np.testing.assert_allclose(result.numpy(), expected, rtol=1.01 * HALVES[dtype], atol=1e-6)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @in_half_precision([*BINARY, *COMPARISONS])
 def test_binary_in_half_precision(ops: Backend, name: str, dtype: str) -> None:
     a, b = (
@@ -346,7 +346,7 @@ def test_sums_agree_with_float64_to_a_millionth(
     assert (np.abs(result - precise) / np.maximum(1, np.abs(precise))).max() <= 1e-6
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(24)
 @each_placing
 @pytest.mark.parametrize(("shape", "axis"), REDUCED, ids=str)
 @pytest.mark.parametrize("name", ["max", "min"])
@@ -361,7 +361,7 @@ def test_extremes_are_found_anywhere(
         np.testing.assert_array_equal(result, NUMPY.reduce(name, x, axis))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @on_emulator
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_the_order_of_blocks_and_threads_does_not_matter(
@@ -447,7 +447,7 @@ def test_many_values_meet_at_one_place_in_their_order(ops: Backend) -> None:
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("target", DEVICE_FLOATS)
 @pytest.mark.parametrize("source", DEVICE_FLOATS)
 def test_every_conversion_of_floats(ops: Backend, source: str, target: str) -> None:

@@ -169,7 +169,7 @@ def assert_gathers(
     np.testing.assert_array_equal(targets[..., 0], in_batches(shape, labels, *how))
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("shape", SHAPES[1:3], ids=str)

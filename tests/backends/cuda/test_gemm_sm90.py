@@ -19,7 +19,7 @@ from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 # Half the distance between a number and the next one, relative.
@@ -499,7 +499,7 @@ BOX_WRITTEN = r"bulk_wait_read: expected the 2048 bytes from .* on to stay as th
 WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @on_emulator
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(

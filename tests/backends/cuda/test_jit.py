@@ -254,13 +254,14 @@ def test_other_defines_or_another_architecture(
     assert len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["_compiler", "OPTIONS"])
 def test_another_compiler_or_other_options(
-    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, name: str
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = jit.cubin("probe", DEFINES, ARCH)
-    monkeypatch.setattr(jit, name, {"_compiler": lambda: "99.9", "OPTIONS": {"debug": True}}[name])
-    assert jit.cubin("probe", DEFINES, ARCH) != first
+    monkeypatch.setenv("WARPFIT_LINES", "1")
+    with_lines = jit.cubin("probe", DEFINES, ARCH)
+    monkeypatch.setattr(jit, "_compiler", lambda: "99.9")
+    assert len({first, with_lines, jit.cubin("probe", DEFINES, ARCH)}) == 3
 
 
 def test_the_compiler_is_known_by_its_version() -> None:

@@ -98,7 +98,7 @@ def assert_updated(ops: Any, layers: Layers) -> None:
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(18)
 def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, dtype: str) -> None:
     op, num_slots, settings = UPDATES[name]
     ops: Any = create(cuda, precision=dtype)
@@ -169,7 +169,7 @@ class Convolutions(Layers):
         return found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_updates_add_up_the_gradients_of_convolutions(cuda: str, name: str, dtype: str) -> None:

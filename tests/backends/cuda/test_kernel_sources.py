@@ -22,7 +22,7 @@ LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
 SOURCES = sorted(KERNELS.rglob("*.cu"))
 HEADERS = sorted(KERNELS.rglob("*.cuh"))
-PTX = [KERNELS / "ptx" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
+PTX = [KERNELS / "ptx" / name for name in ("ptx.cuh", "packed_halves.cuh", "ptx_sm90a.cuh")]
 TWINS = [
     Path(__file__).parents[2] / "emulator" / name
     for name in ("ptx_twins.h", "ptx_sm90a_twins.h", "fragments.h")

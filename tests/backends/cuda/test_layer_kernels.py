@@ -211,7 +211,7 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
     )
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("dtype", [*TOLERANCE, *HALF])
 @pytest.mark.parametrize("name", UPDATES)
 def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:

@@ -15,7 +15,7 @@ from warpfit.backends.cuda.matmul import configure
 from warpfit.backends.cuda.matmul_config import MatmulConfig, aligned
 from warpfit.backends.numpy import NumpyBackend
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 NUMPY_DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 # Largest error, in units of what rounding sums of |a| |b| may give.

@@ -17,7 +17,7 @@ from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_choices, supp
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.in_turns(4)
+pytestmark = pytest.mark.in_turns(8)
 
 DTYPES = ["float16", "bfloat16", "float32"]
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -171,7 +171,7 @@ def assert_products(
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @each_product
 def test_products_of_any_shape(
     kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool
@@ -179,7 +179,7 @@ def test_products_of_any_shape(
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.in_turns(16)
 @each_product
 def test_products_by_16_bytes(
     kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool

@@ -64,3 +64,14 @@ def test_memory_that_host_and_device_share(driver: FakeDriver, device: Runtime) 
         DeviceError, match=r"cannot pin 2.0 MiB of the host's memory: CUDA_ERROR_OUT_OF_MEMORY"
     ):
         device.share(2**21)
+
+
+def test_a_card_that_reaches_others_may_write_to_their_memory(driver: FakeDriver) -> None:
+    driver.count = 3
+    cards = [runtime.open_device(index) for index in range(3)]
+    assert cards[1].reaches(cards)
+    assert [sorted(card._pool.peer_accessible_by) for card in cards] == [[1], [], [1]]
+    driver.unreachable = {2}
+    assert not cards[0].reaches(cards)
+    assert cards[0].reaches(cards[:2])
+    assert [sorted(card._pool.peer_accessible_by) for card in cards] == [[1], [0], [1]]

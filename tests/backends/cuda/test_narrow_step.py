@@ -158,7 +158,7 @@ SIZES = {
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("x_stages", [1, 2])
 @pytest.mark.parametrize("name", SIZES)
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 def test_narrow_steps_are_those_of_numpy(cuda: str, name: str, x_stages: int, dtype: str) -> None:
     rows, widths = SIZES[name]
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)
@@ -168,7 +168,7 @@ def test_narrow_steps_are_those_of_numpy(cuda: str, name: str, x_stages: int, dt
 
 
 @pytest.mark.parametrize("piece", PIECES)
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 def test_pieces(cuda: str, piece: tuple[int, int]) -> None:
     ops: Any = create(cuda, precision="float16", loss_scale=LOSS_SCALE)
     network = Network(ops, "float16", 70, (20, 72, 50, 3), (RELU, RELU, IDENTITY), LOSSES["mse"])
@@ -177,7 +177,7 @@ def test_pieces(cuda: str, piece: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 def test_losses(cuda: str, name: str, dtype: str) -> None:
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)
     network = Network(ops, dtype, 150, (12, 24, 9), (RELU, IDENTITY), LOSSES[name])
@@ -186,7 +186,7 @@ def test_losses(cuda: str, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "relu"])
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 def test_activations(cuda: str, name: str, dtype: str) -> None:
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)
     activation = Activation(name, slope=0.25)
@@ -199,7 +199,7 @@ def test_activations(cuda: str, name: str, dtype: str) -> None:
 @pytest.mark.parametrize("x_stages", [1, 2])
 @pytest.mark.parametrize("features", [5, 8])
 @pytest.mark.parametrize("source", ["uint8", "float32", "float64", "float16"])
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 def test_rows_that_are_gathered(cuda: str, source: str, features: int, x_stages: int) -> None:
     ops: Any = create(cuda, precision="float16", loss_scale=LOSS_SCALE)
     network = Network(ops, "float16", 700, (features, 16, 3), (RELU, IDENTITY), LOSSES["mse"])
@@ -251,7 +251,7 @@ def test_layers_without_biases(cuda: str) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 def test_updates_add_up_the_sums_of_blocks(cuda: str, name: str, dtype: str) -> None:
     op, num_slots, settings = UPDATES[name]
     ops: Any = create(cuda, precision=dtype)

@@ -117,7 +117,7 @@ def assert_covers(launch: OneLaunch) -> None:
     assert launch.own_of_tile == 16 or launch.own_of_tile * launch.cluster >= 16 * launch.row_tiles
 
 
-@pytest.mark.in_turns(12)
+@pytest.mark.in_turns(36)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("multiprocessors", [20, MULTIPROCESSORS])
@@ -147,7 +147,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
         assert fitting >= 7
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch: str) -> None:

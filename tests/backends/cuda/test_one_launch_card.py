@@ -49,15 +49,21 @@ def chosen(wanted: TrainedNetwork, num_multiprocessors: int = 132) -> CardLaunch
 def assert_can_be_launched(launch: CardLaunch, num_multiprocessors: int) -> None:
     """Assert what the kernel and the device ask of a shape, and that all weights have a place."""
     assert launch.shared_bytes <= SHARED_BYTES
-    assert launch.clusters <= resident_clusters(launch.cluster, num_multiprocessors)
-    assert launch.rows % launch.cluster == 0
+    resident = resident_clusters(launch.ranks, num_multiprocessors)
+    if launch.is_apart:
+        resident, tile = num_multiprocessors // launch.ranks, 64
+        assert launch.rows % (4 * launch.ranks) == launch.warps % 4 == 0
+    else:
+        tile = 16
+    assert launch.clusters <= resident
+    assert launch.rows % launch.ranks == 0
     *hidden, last = launch.tiles
-    for tile, inputs, units in zip(
+    for own, inputs, units in zip(
         hidden, launch.network.widths, launch.network.widths[1:], strict=False
     ):
-        assert tile.inputs * launch.cluster >= inputs
-        assert tile.units * launch.clusters >= units
-        assert tile.inputs % 16 == tile.units % 16 == tile.sent_units % 16 == 0
+        assert own.inputs * launch.ranks >= inputs
+        assert own.units * launch.clusters >= units
+        assert own.inputs % 16 == own.sent_units % 16 == own.units % tile == 0
     assert last.inputs * launch.clusters >= launch.network.widths[-2]
     assert last.inputs == hidden[-1].units
 
@@ -93,19 +99,43 @@ def test_clusters_partition_units_and_blocks_inputs() -> None:
     assert share(512, 14) == 48
 
 
-def test_float32_goes_where_there_is_room_the_first_layer_first() -> None:
+def test_rests_of_weights_go_where_there_is_room_the_first_layer_first() -> None:
     near, some, more = (
         chosen(network(784, h, h, h, 10, **rule))
-        for h, rule in ((512, {}), (1024, {}), (1024, OPTIMIZERS[2]))
+        for h, rule in ((1024, {}), (1200, {}), (1024, OPTIMIZERS[2]))
     )
     assert not any(near.far)
     assert near.far_bytes == 0
-    assert some.far == (False, False, True, False)
-    assert some.far_bytes == some.blocks * 4 * 128 * 80
+    assert some.far == (False, True, True, False)
+    assert some.far_bytes == some.blocks * 2 * 2 * 160 * 96
     assert sum(more.far) > 1
-    nearer = replace(some, far=(False,) * 4)
+    nearer = replace(some, far=(False, False, True, False))
     assert nearer.shared_bytes > SHARED_BYTES
-    assert nearer.shared_bytes - some.shared_bytes == 4 * 128 * 80
+    assert nearer.shared_bytes - some.shared_bytes == 2 * 160 * 96
+
+
+def test_ranks_are_apart_where_no_clusters_have_room() -> None:
+    launch = chosen(network(784, 2048, 2048, 2048, 10))
+    assert (launch.ranks, launch.clusters, launch.blocks) == (8, 16, 128)
+    assert launch.is_apart
+    assert launch.cluster == 1
+    assert launch.held == (True, True, True, False)
+    assert launch.far == (False, False, False, True)
+    assert launch.registers_of_thread == (255, 2 * 16 * (1 + 2 + 2))
+    assert_can_be_launched(launch, 132)
+    with pytest.raises(ConfigError, match="bytes of shared memory"):
+        chosen(network(784, 2048, 2048, 2048, 10, **OPTIMIZERS[1]))
+
+
+def test_weights_are_streamed_where_they_keep_the_card_busy() -> None:
+    launch = chosen(network(784, 4096, 4096, 4096, 10))
+    assert launch.is_streamed
+    assert (launch.ranks, launch.clusters) == (8, 16)
+    assert launch.far_bytes == 128 * (4 * (128 + 2 * 512) * 256 + 2 * 256 * 16)
+    assert_can_be_launched(launch, 132)
+    for changes in ({"batch": 33}, OPTIMIZERS[1], {"widths": (784, 3072, 3072, 3072, 10)}):
+        with pytest.raises(ConfigError, match="bytes of shared memory"):
+            chosen(replace(network(784, 4096, 4096, 4096, 10), **changes))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +150,7 @@ def test_float32_goes_where_there_is_room_the_first_layer_first() -> None:
         ({"batch": 129}, "at most 128 rows"),
         ({"widths": (5, 3), "activations": (), "drops": ()}, "a hidden layer"),
         ({"widths": (5, 4, 129)}, "at most 128 outputs"),
-        ({"widths": (784, 2048, 2048, 10)}, r"at most \d+ bytes of shared memory"),
+        ({"widths": (784, 8192, 8192, 10)}, r"at most \d+ bytes of shared memory"),
     ],
     ids=str,
 )
@@ -142,7 +172,10 @@ def test_a_shape_says_its_numbers() -> None:
     launch = chosen(network(784, 1024, 1024, 1024, 10))
     assert str(launch) == (
         f"13 clusters of 8 blocks of 16 warps that partition all weights, {launch.shared_bytes} "
-        "bytes of shared memory, 1 of 4 layers in float32 in device memory"
+        "bytes of shared memory"
+    )
+    assert str(chosen(network(784, 2048, 2048, 2048, 10))).endswith(
+        "bytes of shared memory, low halves of 3 layers in registers, of 1 in device memory"
     )
 
 

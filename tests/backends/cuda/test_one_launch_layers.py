@@ -74,7 +74,7 @@ def assert_can_be_launched(launch: LayersLaunch, arch: str, limit: int) -> None:
         assert layer.reach >= layer.width
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: "-".join(map(str, widths)))
 def test_every_shape_can_be_launched_or_says_what_is_in_the_way(

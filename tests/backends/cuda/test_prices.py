@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda.one_launch_layers_layout import LayersLaunch
 from warpfit.backends.cuda.prices import CARD, expected_microseconds, read_prices
 from warpfit.backends.cuda.resident_launch import ResidentLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork
@@ -44,15 +47,26 @@ def test_the_file_says_of_which_card_and_when() -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", own["date"]) for own in found["kernels"].values())
 
 
+def test_several_cards_cost_more_than_their_rows() -> None:
+    network = launch_of(2).network
+    alone, shared = (
+        choose_layers(replace(network, batch=512 * cards, cards=cards), "sm_90a", 232448, 132)
+        for cards in (1, 2)
+    )
+    assert isinstance(alone, LayersLaunch)
+    assert isinstance(shared, LayersLaunch)
+    assert alone.costs_of_cards == {}
+    assert shared.costs_of_cards.keys() == {"cards", "byte between cards"}
+    assert shared.microseconds > expected_microseconds(shared.kernel, shared.costs)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_each_cost_has_a_price(kernel: str) -> None:
     launch = launch_of(KERNELS[kernel])
     assert launch.kernel == kernel
     known = read_prices()["kernels"][kernel]["nanoseconds"]
-    assert (
-        launch.costs.keys() | ({"meeting"} if kernel == "one_launch_layers" else set())
-        == known.keys()
-    )
+    more = {"meeting", "cards", "byte between cards"} if kernel == "one_launch_layers" else set()
+    assert launch.costs.keys() | more == known.keys()
     expected = sum(known[name] * count for name, count in launch.costs.items()) / 1000
     assert (
         launch.microseconds

@@ -11,6 +11,7 @@ import pytest
 
 from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
+from support.element_losses import ElementOperation
 from warpfit.backends import NumpyBackend
 from warpfit.backends.cuda import CudaBackend
 
@@ -82,7 +83,7 @@ def logits(shape: tuple[int, int]) -> Any:
     return 3 * np.random.default_rng(0).standard_normal(shape)
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(27)
 @each_shape_and_dtype
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> None:
@@ -96,7 +97,7 @@ def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> Non
     assert_close(dz, expected, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(9)
+@pytest.mark.in_turns(27)
 @each_shape_and_dtype
 @pytest.mark.parametrize("weighted", [False, True])
 def test_softmax_cross_entropy(
@@ -125,7 +126,7 @@ def test_softmax_cross_entropy(
     assert_close(gradient, value, ROUNDING[dtype])
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @each_shape_and_dtype
 def test_count_correct(ops: Any, shape: tuple[int, int], dtype: str) -> None:
     z, values = device_array(ops, logits(shape), dtype)
@@ -181,5 +182,6 @@ def test_means_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> N
         ops = CudaBackend(EmulatedRuntime(reverse=reverse))
         z = ops.asarray(values)
         losses.append([ops.softmax_cross_entropy_forward(z, ops.asarray(labels))[0].item()])
-        losses[-1].append(ops.mean_squared_error_forward(z, ops.asarray(values[::-1]))[0].item())
+        square = ElementOperation(ops, "mse", "forward")
+        losses[-1].append(square(z, ops.asarray(values[::-1]))[0].item())
     assert losses[0] == losses[1]

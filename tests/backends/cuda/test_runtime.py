@@ -184,7 +184,7 @@ def test_a_tensor_map_tells_the_driver_of_images(driver: FakeDriver, device: Run
     assert found == bytes(range(128))
     (settings,) = driver.maps
     of_images = ("float16", 4, 4096, [72, 6, 7, 5], [144, 864, 6048])
-    of_boxes = ([64, 4, 16, 2], [1, 1, 2, 1], "no interleave", "swizzle 128", "L2 256", "zeros")
+    of_boxes = ([64, 4, 16, 2], [1, 1, 2, 1], "no interleave", "swizzle 128", "L2 128", "zeros")
     assert settings == (*of_images, *of_boxes)
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.element_losses import ElementOperation
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.next_batch import StepSource
 
 BATCH, STEPS = 37, 3  # of as many rows, losses take several blocks
 LOSSES: dict[str, dict[str, Any]] = {
-    "mean_squared_error": {},
+    "mse": {},
     "absolute_error": {},
     "huber": {"delta": 0.7},
     "binary_cross_entropy": {},
@@ -76,9 +77,10 @@ class Setting:
     def run(self, step: int, targets: Any, **options: Any) -> tuple[Any, Any]:
         """Return gradient and record of the loss of a step's outputs."""
         outputs = self.ops.copy(self.outputs[self.rows_of(step)])
-        gradient = getattr(self.ops, f"{self.op}_step")(
-            outputs, targets, self.record, step, scale=8.0, **options
-        )
+        loss = self.ops.softmax_cross_entropy_step
+        if self.op != "softmax_cross_entropy":
+            loss = ElementOperation(self.ops, self.op, "step")
+        gradient = loss(outputs, targets, self.record, step, scale=8.0, **options)
         return self.ops.to_numpy(self.ops.cast(gradient, "float64")).copy(), self.record.numpy()[
             step
         ].copy()
@@ -100,7 +102,7 @@ class Setting:
                 np.testing.assert_array_equal(found[1], expected[1])
 
 
-@pytest.mark.in_turns(20)
+@pytest.mark.in_turns(60)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("columns", [1, 3, 4, 12, 40])
 @pytest.mark.parametrize("name", LOSSES)
@@ -116,7 +118,7 @@ def test_element_losses(ops: Any, name: str, columns: int, dtype: str, is_shuffl
         setting.check(sample_weight=weights, **LOSSES[name])
 
 
-@pytest.mark.in_turns(10)
+@pytest.mark.in_turns(20)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("columns", [3, 16, 600])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -139,13 +141,13 @@ def test_the_same_rows_are_those_of_the_step_that_comes(ops: Any) -> None:
         rng.standard_normal((NUM_ROWS, 8)),
         rng.standard_normal((NUM_ROWS, 8)).astype("f4"),
     )
-    setting = Setting(ops, "mean_squared_error", outputs, targets, order, "float32", 0)
+    setting = Setting(ops, "mse", outputs, targets, order, "float32", 0)
     setting.source.begin(0)
     _, y = setting.source.take(0, BATCH, (0, 0))
     out = ops.copy(setting.outputs[:BATCH])
     for step in (1, 0):
         setting.source.begin(step)
-        found = ops.mean_squared_error_step(out, y, setting.record, 0)
+        found = ElementOperation(ops, "mse", "step")(out, y, setting.record, 0)
         taken = ops.asarray(targets[order[step * BATCH :][:BATCH]])
-        expected = ops.mean_squared_error_step(out, taken, setting.record, 1)
+        expected = ElementOperation(ops, "mse", "step")(out, taken, setting.record, 1)
         np.testing.assert_array_equal(found.numpy(), expected.numpy())

@@ -1,7 +1,8 @@
 // Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from
-// there): first (64, COLUMNS) = c + A B, then second = A B. A and B come as they shall lie in
-// shared memory, in planes without a swizzle if IN_PLANES. The second is still under way when the first is written. Mistakes, one for each
-// value of BUG:
+// there; SUMS_IN_HALVES: its sums are of float16, two in a word): first (64, COLUMNS) = c + A B,
+// then second = A B. A and B come as they shall lie in shared memory, in planes without a swizzle if
+// IN_PLANES. The second is still in flight when the first is written. Mistakes, one for each value
+// of BUG:
 enum Bug {
     NONE,
     READS_FIRST_EARLY,
@@ -25,7 +26,22 @@ enum Bug {
 #define NAME_OF(kind) wgmma_##kind
 #define NAME(kind) NAME_OF(kind)
 
-constexpr int COUNT = COLUMNS / 2;
+#if SUMS_IN_HALVES
+using Word = unsigned;
+constexpr int OF_WORD = 2;
+__device__ void put(unsigned& word, int i, float sum) {
+    reinterpret_cast<uint16*>(&word)[i] = store<float16>(sum).bits;
+}
+__device__ float sum_of(unsigned word, int i) {
+    return load(float16{reinterpret_cast<const uint16*>(&word)[i]});
+}
+#else
+using Word = float;
+constexpr int OF_WORD = 1;
+__device__ void put(float& word, int, float sum) { word = sum; }
+__device__ float sum_of(float word, int) { return word; }
+#endif
+constexpr int COUNT = COLUMNS / 2 / OF_WORD;
 
 struct Shared {
     uint4 a[A_BYTES / 16], b[B_BYTES / 16];
@@ -62,7 +78,7 @@ __device__ void load_registers(ARegisters& a, const uint4* matrix) {
     }
 }
 
-__device__ void multiply(float (&d)[COUNT], const ARegisters& registers, uint64 a, uint64 b,
+__device__ void multiply(Word (&d)[COUNT], const ARegisters& registers, uint64 a, uint64 b,
                          int adds) {
 #if A_IN_REGISTERS
     wgmma_tf32_of_registers(d, registers, b, adds);
@@ -79,8 +95,8 @@ __device__ int place(int i) {
     return row * COLUMNS + column;
 }
 
-__device__ void write(const float (&sums)[COUNT], float* c) {
-    for (int i = 0; i < COUNT; ++i) c[place(i)] = sums[i];
+__device__ void write(const Word (&sums)[COUNT], float* c) {
+    for (int i = 0; i < COUNT * OF_WORD; ++i) c[place(i)] = sum_of(sums[i / OF_WORD], i % OF_WORD);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -90,11 +106,8 @@ extern "C" __global__ void __launch_bounds__(128)
     if (BUG == ONE_WARP && threadIdx.x >= 32) return;
     const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A, ROW_STEP_A),
                  of_b = descriptor(shared->b, PANEL_BYTES_B, ROW_STEP_B);
-    float first[COUNT], second[COUNT];
-    for (int i = 0; i < COUNT; ++i) {
-        first[i] = c[place(i)];
-        second[i] = 0;
-    }
+    Word first[COUNT] = {}, second[COUNT] = {};
+    for (int i = 0; i < COUNT * OF_WORD; ++i) put(first[i / OF_WORD], i % OF_WORD, c[place(i)]);
     ARegisters registers = {};
     if (A_IN_REGISTERS) load_registers(registers, shared->a);
     if (BUG != NO_FENCE) wgmma_fence();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from warpfit.backends.contract.terms import Array, Number
+from warpfit.backends.contract.terms import Array, LossTerms, Number
 
 
 class LossContract(ABC):
@@ -44,101 +44,35 @@ class LossContract(ABC):
         """Return the loss's gradient with respect to the logits, (M, C)."""
 
     @abstractmethod
-    def mean_squared_error_forward(
+    def element_loss_forward(
         self,
         prediction: Array,
         target: Array,
+        terms: LossTerms,
         *,
         sample_weight: Array | None = None,
-        half: bool = False,
     ) -> tuple[Array, Array]:
-        """Return Σᵢ sᵢ Σⱼ (p - t)² / (N Σ s) and Σ s; half of it with ``half`` (scikit-learn's
-        loss).
+        """Return of_term · Σᵢ sᵢ Σⱼ l / Σ s, and Σ s. By the name of the terms, l is:
 
-        prediction and target (M, N), sample_weight s (M,), ones if None.
+        ``'mse'``: (p - t)². ``'absolute_error'``: |p - t|. ``'huber'``: d²/2 where |d| ≤ delta, the
+        setting, else delta (|d| - delta/2), with d = p - t. ``'binary_cross_entropy'``: max(p, 0) -
+        p t + log(1 + exp(-|p|)), of logits p, t in [0, 1]. prediction p and target t (M, N),
+        sample_weight s (M,), ones if None.
         """
 
     @abstractmethod
-    def mean_squared_error_backward(
+    def element_loss_backward(
         self,
         prediction: Array,
         target: Array,
         total_weight: Array,
+        terms: LossTerms,
         *,
         sample_weight: Array | None = None,
-        half: bool = False,
     ) -> Array:
-        """Return sᵢ · 2 (p - t) / (N Σ s); with ``half`` scikit-learn's sᵢ (p - t) / Σ s, for any
-        N.
+        """Return of_derivative · sᵢ l' / Σ s, with l' the derivative with respect to p, or for
+        ``'mse'`` half of it, p - t; for ``'absolute_error'`` it is 0 where p equals t.
         """
-
-    @abstractmethod
-    def absolute_error_forward(
-        self, prediction: Array, target: Array, *, sample_weight: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Return Σᵢ sᵢ Σⱼ |p - t| / (N Σ s) and Σ s."""
-
-    @abstractmethod
-    def absolute_error_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-    ) -> Array:
-        """Return sᵢ · sign(p - t) / (N Σ s), 0 where p equals t."""
-
-    @abstractmethod
-    def huber_forward(
-        self,
-        prediction: Array,
-        target: Array,
-        *,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array]:
-        """Return the mean of d²/2 where |d| ≤ delta, else delta (|d| - delta/2), with d = p - t;
-        and Σ s.
-        """
-
-    @abstractmethod
-    def huber_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> Array:
-        """Return sᵢ · clip(p - t, -delta, delta) / (N Σ s)."""
-
-    @abstractmethod
-    def binary_cross_entropy_forward(
-        self,
-        logits: Array,
-        target: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> tuple[Array, Array]:
-        """Return the mean of max(z, 0) - z t + log(1 + exp(-|z|)), and Σ s; target in [0, 1].
-
-        With ``sum_outputs`` outputs are summed rather than averaged (scikit-learn's loss).
-        """
-
-    @abstractmethod
-    def binary_cross_entropy_backward(
-        self,
-        logits: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array:
-        """Return sᵢ (sigmoid(z) - t) / (N Σ s), without N under ``sum_outputs``."""
 
     @abstractmethod
     def count_correct(self, logits: Array, labels: Array) -> Array:
@@ -175,59 +109,18 @@ class LossContract(ABC):
         """
         return None
 
-    def mean_squared_error_step(
+    def element_loss_step(
         self,
         prediction: Array,
         target: Array,
         record: Array,
         row: Number,
-        *,
-        scale: float = 1.0,
-        sample_weight: Array | None = None,
-        half: bool = False,
-    ) -> Array | None:
-        """Record the loss of `mean_squared_error_forward`; return the gradient, or None."""
-        return None
-
-    def absolute_error_step(
-        self,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
+        terms: LossTerms,
         *,
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        """Record the loss of `absolute_error_forward`; return the gradient, or None."""
-        return None
-
-    def huber_step(
-        self,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        """Record the loss of `huber_forward`; return the gradient, or None."""
-        return None
-
-    def binary_cross_entropy_step(
-        self,
-        logits: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array | None:
-        """Record the loss of `binary_cross_entropy_forward` and what is right; return the gradient,
-        or None.
+        """Record the loss of `element_loss_forward` and, of binary cross-entropy, what is right;
+        return the gradient, or None.
         """
         return None

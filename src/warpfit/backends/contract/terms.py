@@ -52,6 +52,10 @@ class ImageWindows(NamedTuple):
     reflects: bool = False
 
 
+# The losses that are sums over elements.
+ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
+
+
 @dataclass(frozen=True)
 class LossTerms:
     """A loss, for an operation that knows several.

@@ -1,100 +1,21 @@
-"""The CUDA backend: every operation of the contract as kernels of our own."""
+"""The CUDA backend: every operation of the contract as kernels of our own.
+
+A kernel that is to train a whole run is chosen, and begins to be compiled, before `backend` with
+all operations is imported.
+"""
 
 from __future__ import annotations
 
-import copyreg
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy.typing as npt
+from warpfit.on_demand import imports_on_demand
 
-from warpfit.backends.cuda.activation import ActivationOps
-from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.arrays import ArrayOps, rehearsing
-from warpfit.backends.cuda.conv import ConvOps
-from warpfit.backends.cuda.dense import DenseOps
-from warpfit.backends.cuda.dropout import DropoutOps
-from warpfit.backends.cuda.elementwise import ElementwiseOps
-from warpfit.backends.cuda.image_windows import ImageWindowOps
-from warpfit.backends.cuda.matrices import MatrixOps
-from warpfit.backends.cuda.member_layers import MemberLayerOps
-from warpfit.backends.cuda.members import MemberOps
-from warpfit.backends.cuda.narrow_step import NarrowOps
-from warpfit.backends.cuda.norm import NormOps
-from warpfit.backends.cuda.optim import OptimOps
-from warpfit.backends.cuda.piecewise_linear import PiecewiseLinearOps
-from warpfit.backends.cuda.pool import PoolOps
-from warpfit.backends.cuda.runtime import open_device
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.array import DeviceArray
+    from warpfit.backends.cuda.backend import CudaBackend, backend_of
 
 __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 
-
-class CudaBackend(
-    MemberLayerOps,
-    DenseOps,
-    ActivationOps,
-    NarrowOps,
-    OptimOps,
-    MatrixOps,
-    NormOps,
-    ConvOps,
-    PoolOps,
-    DropoutOps,
-    MemberOps,
-    PiecewiseLinearOps,
-    ImageWindowOps,
-    ElementwiseOps,
-    ArrayOps,
-):
-    """All operations over arrays on one device.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The device.
-    reuse : bool
-        Whether results live in buffers that the next `begin_step` takes back.
-    precision : str
-        ``'tf32'`` lets products of float32 numbers use tensor cores; every other is decided by the
-        arrays' dtype.
-    loss_scale : float
-        See `Backend.loss_scale`.
-    product_kernel : str, optional
-        The kernel that computes all products, in place of the one that suits each best.
-    """
-
-    name = "cuda"
-    synchronous = False
-
-
-_backends: dict[Any, CudaBackend] = {}
-
-
-def backend_of(runtime: Any) -> CudaBackend:
-    """Return the shared backend of a device; its results belong to the caller."""
-    stand_in: CudaBackend | None = rehearsing.get()
-    if stand_in is not None and stand_in.runtime is runtime:
-        return stand_in
-    if runtime not in _backends:
-        _backends[runtime] = CudaBackend(runtime)
-    return _backends[runtime]
-
-
-# -- what an array does by its backend: it stands below, and cannot import it
-# --------------------------------------
-
-
-def _copied(array: DeviceArray) -> DeviceArray:
-    return backend_of(array.runtime).copy(array)
-
-
-def _pickled(array: DeviceArray) -> tuple[Any, ...]:
-    return _restored, (array.runtime.name, array.numpy(), str(array.dtype))
-
-
-def _restored(device: str, values: npt.NDArray[Any], dtype: str) -> DeviceArray:
-    """Return a pickled array on the device that it was on."""
-    return backend_of(open_device(int(device.partition(":")[2]))).asarray(values, dtype)
-
-
-DeviceArray.copied = _copied
-copyreg.pickle(DeviceArray, _pickled)
+__getattr__, __dir__ = imports_on_demand(
+    __name__, {"array": ("DeviceArray",), "backend": ("CudaBackend", "backend_of")}
+)

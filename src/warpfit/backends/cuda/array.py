@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.cuda.driver import core
 from warpfit.backends.cuda.dtypes import BFLOAT16, DEVICE_FLOATS, dtype_of, host_dtype
 from warpfit.errors import DeviceError, DTypeError, ShapeError
 
@@ -313,6 +314,7 @@ def from_exporter(runtime: Any, value: Any) -> DeviceArray:
     DTypeError
         If it holds no numbers of at most 8 bytes.
     """
+    core()
     from cuda.core.utils import StridedMemoryView
 
     view = StridedMemoryView.from_any_interface(value, stream_ptr=int(runtime.stream.handle))

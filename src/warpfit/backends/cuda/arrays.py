@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +102,7 @@ class ArrayOps(Backend):
         self.kernel = Kernels.of(runtime).get
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
-        # By the threads that have streams of their own; 0 stands for all others.
-        self._arrivals: dict[int, DeviceArray] = {}
+        self._arrivals: WeakKeyDictionary[Any, DeviceArray] = WeakKeyDictionary()  # by streams
         self.joined_updates: JoinedUpdates | None = None
 
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
@@ -214,12 +214,12 @@ class ArrayOps(Backend):
         """Return at least `count` counters of uint32, which are zero between two kernels of this
         backend.
         """
-        thread = self.runtime.own_thread
-        found = self._arrivals.get(thread)
+        stream = self.runtime.thread_stream
+        found = self._arrivals.get(stream)
         if found is None or found.size < count:
             found = DeviceArray.allocate(self.runtime, (max(count, 1024),), "uint32")
             self.runtime.fill(found.pointer, found.nbytes, at_once=True)
-            self._arrivals[thread] = found
+            self._arrivals[stream] = found
         return found
 
     def begin_step(self) -> None:
@@ -227,11 +227,12 @@ class ArrayOps(Backend):
             self._buffers.rewind()
 
     def step_memory(self) -> list[DeviceArray]:
-        """Return what the operations of a step use besides their operands: a captured step needs it
-        as it is.
+        """Return what the operations of a step use besides their operands, on this thread's stream:
+        a captured step needs it as it is.
         """
         held = [] if self._buffers is None else self._buffers.arrays()
-        return [*held, *self._arrivals.values()]
+        counters = self._arrivals.get(self.runtime.thread_stream)
+        return held if counters is None else [*held, counters]
 
     def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
         check_float("cast", x)

@@ -8,9 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from warpfit.backends.cuda.driver import arch_of, bindings, describe, is_debugging
+from warpfit.backends.cuda.driver import arch_of, bindings, core, describe, is_debugging
 from warpfit.errors import KernelError
 
 # How many launches an error message looks back on.
@@ -21,8 +22,9 @@ STOPPED = 719  # CUDA_ERROR_LAUNCH_FAILED, also of a kernel that gave up
 active = threading.local()
 
 
-class Place(NamedTuple):
-    """Where a thread starts its work.
+@dataclass(frozen=True, eq=False)
+class ThreadStream:
+    """Where a thread starts its work; what lasts as long is found by it.
 
     Attributes
     ----------
@@ -42,10 +44,8 @@ class Context:
     """A device and its stream; see `Runtime`."""
 
     def __init__(self, index: int) -> None:
-        from cuda.core import Device
-
         self.index, self.name = index, f"cuda:{index}"
-        self.device = Device(index)
+        self.device = core().Device(index)
         self.device.set_current()
         active.context = self
         self.arch = arch_of(*self.device.compute_capability)
@@ -53,31 +53,27 @@ class Context:
         self.num_multiprocessors = int(properties.multiprocessor_count)
         self.max_shared_bytes = int(properties.max_shared_memory_per_block_optin)
         stream = self.device.create_stream()
-        self._shared_place = Place(stream, stream.handle, nullcontext)
-        self._own_places: dict[int, Place] = {}  # of threads that have streams of their own
+        self._shared_stream = ThreadStream(stream, stream.handle, nullcontext)
+        self._own_streams: dict[int, ThreadStream] = {}  # by threads
         self._driver = bindings()
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
         self._blocking = is_debugging()
 
     @property
-    def _place(self) -> Place:
-        if not self._own_places:
-            return self._shared_place
-        return self._own_places.get(threading.get_ident(), self._shared_place)
-
-    @property
-    def own_thread(self) -> int:
-        """The calling thread if it has a stream of its own, else 0."""
-        return 0 if self._place is self._shared_place else threading.get_ident()
+    def thread_stream(self) -> ThreadStream:
+        """The calling thread's own, or the one that all others share."""
+        if not self._own_streams:
+            return self._shared_stream
+        return self._own_streams.get(threading.get_ident(), self._shared_stream)
 
     @property
     def stream(self) -> Any:
         """The calling thread's."""
-        return self._place.stream
+        return self.thread_stream.stream
 
     @property
     def _stream_handle(self) -> Any:
-        return self._place.handle
+        return self.thread_stream.handle
 
     @property
     def card(self) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_IMPORTING = Lock()
 
 
 def why_unusable(opening: int | None = None) -> str | None:
@@ -28,6 +30,7 @@ def why_unusable(opening: int | None = None) -> str | None:
         return "cuda-core is not installed (pip install 'warpfit[cuda]')"
     if opening is not None:
         Thread(target=_make_context, args=(found, opening), name="making a context").start()
+        Thread(target=_import_core, name="importing cuda.core").start()
     return _fault()
 
 
@@ -62,6 +65,18 @@ def _make_context(library: ctypes.CDLL, index: int) -> None:
         library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
+def core() -> Any:
+    """Return cuda.core; threads that import it at once would find it half made."""
+    with _IMPORTING:
+        return import_module("cuda.core")
+
+
+def _import_core() -> None:
+    """Import it ahead, for it takes 0.15 s; what fails here fails again where it is needed."""
+    with suppress(Exception):
+        core()
+
+
 def bindings() -> Any:
     """Return the functions of the driver, as NVIDIA binds them to Python."""
     from cuda.bindings import driver
@@ -89,7 +104,6 @@ def _fault() -> str | None:
             f"the driver is for CUDA {_in_words(version)}, too old for the installed bindings for "
             f"CUDA {wanted} (update the driver{remedy})"
         )
-    import_module("cuda.core")  # 0.1 s, while another thread may be starting the driver
     (error,) = driver.cuInit(0)
     if int(error) == NO_DEVICE:
         return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
@@ -172,4 +186,9 @@ def is_debugging() -> bool:
     """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound
     their own waits.
     """
-    return os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")
+    return is_set("WARPFIT_DEBUG")
+
+
+def is_set(variable: str) -> bool:
+    """Return whether an environment variable says yes: anything but nothing and 0."""
+    return os.environ.get(variable, "") not in ("", "0")

@@ -17,16 +17,17 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.driver import is_debugging, is_set
 from warpfit.backends.cuda.machine_code import (
     add_entry,
     cache_folder,
     packaged_folder,
     read_entry,
 )
+from warpfit.backends.cuda.nvrtc import compiled
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.signatures import SIGNATURES, check_of
@@ -42,19 +43,10 @@ Defines = tuple[tuple[str, str], ...]
 KERNELS = Path(__file__).parent / "kernels"
 # What the kernels are written for, oldest first; the tests compile every kernel for each.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-# A lambda with `auto` parameters cannot say that it is for the device.
-OPTIONS: dict[str, Any] = {
-    "std": "c++17",
-    # For profilers, for a fifth of the compiler's time and three times the bytes.
-    "lineinfo": os.environ.get("WARPFIT_LINES", "") not in ("", "0"),
-    "device_as_default_execution_space": True,
-}
 
 _CONFIG, _ARGUMENTS = "#include <config>", "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
-# Threads that import cuda.core at once find it half made.
-_IMPORTING = Lock()
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
 
 
@@ -168,7 +160,7 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
         unit_of(name, source_of(name), defines),
         name,
         repr(sorted({*defines, *macros_of(name, defines)})),
-        repr(OPTIONS),
+        repr(compiler_options()),
         compiler,
         arch,
     ):
@@ -178,6 +170,17 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
 
 # -- the compiler
 # --------------------------------------------------------------------------------------------
+
+
+def compiler_options() -> list[str]:
+    """Return what the compiler is told besides a kernel's settings."""
+    options = ["--std=c++17"]
+    # A lambda with `auto` parameters cannot say that it is for the device.
+    options.append("--device-as-default-execution-space")
+    if is_set("WARPFIT_LINES"):
+        # For profilers, for a fifth of the compiler's time and three times the bytes.
+        options.append("--generate-line-info")
+    return options
 
 
 def compile_kernel(
@@ -201,35 +204,23 @@ def compile_kernel(
         With the log, each message under the line of source that it is about; or with who would wait
         for whom for ever.
     """
-    from io import StringIO
-
     check_waits(name, dict(defines))
-
-    with _IMPORTING:
-        from cuda.core import Program, ProgramOptions
-
-    log = StringIO()
-    options = ProgramOptions(
-        name=f"{name}.cu",
-        arch=arch,
-        define_macro=list(macros_of(name, defines)),
-        include_path=str(KERNELS),
-        ptxas_options="-v" if verbose else None,
-        **OPTIONS,
-    )
+    options = [
+        f"--gpu-architecture={arch}",
+        *compiler_options(),
+        *(f"--define-macro={key}={value}" for key, value in macros_of(name, defines)),
+        f"--include-path={KERNELS}",
+        *(["--ptxas-options=-v"] if verbose else []),
+    ]
     try:
-        code = (
-            Program(unit_of(name, source_of(name), defines), "c++", options)
-            .compile("cubin", logs=log)
-            .code
-        )
+        code, log = compiled(unit_of(name, source_of(name), defines), f"{name}.cu", options)
     except Exception as error:
         settings = " ".join(f"{key}={value}" for key, value in defines)
-        text = _with_source_lines(str(error).rstrip("\0\n"), name)
+        text = _with_source_lines(str(error), name)
         raise CompileError(
             f"kernel {name} does not compile for {arch} with {settings}:\n{text}"
         ) from error
-    return bytes(code), log.getvalue()
+    return code, log
 
 
 def _with_source_lines(log: str, name: str) -> str:

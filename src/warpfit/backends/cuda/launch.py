@@ -175,7 +175,7 @@ class Kernels:
             for name, defines in wanted
             if (name, *defines.items()) not in self._loaded
         ]
-        if len(new) > 1:  # one alone is compiled no sooner by another thread
+        if new:
             self._runtime.compile_ahead(new)
 
 

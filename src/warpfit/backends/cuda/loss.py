@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from warpfit.backends.base import Array
+from warpfit.backends.base import ELEMENT_LOSSES, Array, LossTerms
 from warpfit.backends.checks import (
     check_cross_entropy,
+    check_element_loss,
     check_float,
     check_labels,
     check_prediction,
@@ -18,9 +19,7 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
 from warpfit.errors import DTypeError
 
-# Losses by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``; of all, those with an
-# accuracy.
-ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
+# Those with an accuracy, by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``.
 COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 
 
@@ -113,97 +112,69 @@ class LossOps(RowOps):
         )
         return gradient
 
-    def mean_squared_error_forward(
+    def element_loss_forward(
         self,
         prediction: Array,
         target: Array,
+        terms: LossTerms,
         *,
         sample_weight: Array | None = None,
-        half: bool = False,
     ) -> tuple[Array, Array]:
-        scale = 0.5 if half else 1.0
-        return self._mean(
-            "mean_squared_error_forward", prediction, target, sample_weight, scale=scale
+        op = "element_loss_forward"
+        check_element_loss(op, prediction, target, terms, sample_weight)
+        num_rows, num_outputs, dtype = len(prediction), num_outputs_of(prediction), prediction.dtype
+        grid = blocks_for(
+            num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2
         )
-
-    def mean_squared_error_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-        half: bool = False,
-    ) -> Array:
-        op = "mean_squared_error_backward"
-        divisor = 1.0 if half else num_outputs_of(prediction) / 2
-        return self._gradient(op, prediction, target, total_weight, sample_weight, divisor)
-
-    def absolute_error_forward(
-        self, prediction: Array, target: Array, *, sample_weight: Array | None = None
-    ) -> tuple[Array, Array]:
-        return self._mean("absolute_error_forward", prediction, target, sample_weight)
-
-    def absolute_error_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-    ) -> Array:
-        divisor = num_outputs_of(prediction)
-        return self._gradient(
-            "absolute_error_backward", prediction, target, total_weight, sample_weight, divisor
+        acc = acc_dtype(dtype)
+        loss, weight = self.empty((), acc), self.empty((), acc)
+        self.kernel(op, DTYPE=dtype, LOSS=class_name(terms.name))(
+            grid,
+            THREADS,
+            self.contiguous(prediction),
+            self.contiguous(target),
+            self.contiguous_or_none(sample_weight),
+            loss,
+            weight,
+            *self._partials(grid, 2),
+            terms.of_term,
+            terms.setting,
+            num_rows,
+            num_outputs,
         )
+        return loss, weight
 
-    def huber_forward(
-        self,
-        prediction: Array,
-        target: Array,
-        *,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array]:
-        return self._mean("huber_forward", prediction, target, sample_weight, delta)
-
-    def huber_backward(
+    def element_loss_backward(
         self,
         prediction: Array,
         target: Array,
         total_weight: Array,
+        terms: LossTerms,
         *,
-        delta: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array:
-        divisor = num_outputs_of(prediction)
-        return self._gradient(
-            "huber_backward", prediction, target, total_weight, sample_weight, divisor, delta
+        op = "element_loss_backward"
+        check_element_loss(op, prediction, target, terms, sample_weight)
+        _check_total(op, total_weight, prediction)
+        gradient = self.empty(prediction.shape, prediction.dtype)
+        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
+        n = num_rows * num_outputs
+        if not n:
+            return gradient
+        self.kernel(op, DTYPE=prediction.dtype, LOSS=class_name(terms.name))(
+            blocks_for(n, elements_of_block(prediction.dtype.itemsize)),
+            THREADS,
+            self.contiguous(prediction),
+            self.contiguous(target),
+            total_weight,
+            self.contiguous_or_none(sample_weight),
+            gradient,
+            terms.of_derivative,
+            terms.setting,
+            num_rows,
+            num_outputs,
         )
-
-    def binary_cross_entropy_forward(
-        self,
-        logits: Array,
-        target: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> tuple[Array, Array]:
-        op = "binary_cross_entropy_forward"
-        return self._mean(op, logits, target, sample_weight, divisor=1.0 if sum_outputs else None)
-
-    def binary_cross_entropy_backward(
-        self,
-        logits: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array:
-        op = "binary_cross_entropy_backward"
-        divisor = 1.0 if sum_outputs else num_outputs_of(logits)
-        return self._gradient(op, logits, target, total_weight, sample_weight, divisor)
+        return gradient
 
     def count_correct(self, logits: Array, labels: Array) -> Array:
         check_float("count_correct", logits)
@@ -242,77 +213,6 @@ class LossOps(RowOps):
         kernel(grid, THREADS, *operands, *self._partials(grid, 1), num_rows, num_outputs, lanes)
         return count
 
-    def _mean(
-        self,
-        op: str,
-        prediction: Array,
-        target: Array,
-        sample_weight: Array | None,
-        setting: float = 0.0,
-        *,
-        scale: float = 1.0,
-        divisor: float | None = None,
-    ) -> tuple[Array, Array]:
-        """Return scale · Σ s · term / (divisor · Σ s), by default over the number of outputs, and Σ
-        s.
-        """
-        check_prediction(op, prediction, target, sample_weight)
-        num_rows, num_outputs, dtype = len(prediction), num_outputs_of(prediction), prediction.dtype
-        grid = blocks_for(
-            num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2
-        )
-        acc = acc_dtype(dtype)
-        loss, weight = self.empty((), acc), self.empty((), acc)
-        self.kernel("element_loss_forward", DTYPE=dtype, LOSS=_terms_of(op))(
-            grid,
-            THREADS,
-            self.contiguous(prediction),
-            self.contiguous(target),
-            self.contiguous_or_none(sample_weight),
-            loss,
-            weight,
-            *self._partials(grid, 2),
-            scale,
-            num_outputs if divisor is None else divisor,
-            setting,
-            num_rows,
-            num_outputs,
-        )
-        return loss, weight
-
-    def _gradient(
-        self,
-        op: str,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        sample_weight: Array | None,
-        divisor: float,
-        setting: float = 0.0,
-    ) -> Array:
-        """Return s · derivative / (divisor · Σ s)."""
-        check_prediction(op, prediction, target, sample_weight)
-        _check_total(op, total_weight, prediction)
-        gradient = self.empty(prediction.shape, prediction.dtype)
-        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
-        n = num_rows * num_outputs
-        if not n:
-            return gradient
-        self.kernel("element_loss_backward", DTYPE=prediction.dtype, LOSS=_terms_of(op))(
-            blocks_for(n, elements_of_block(prediction.dtype.itemsize)),
-            THREADS,
-            self.contiguous(prediction),
-            self.contiguous(target),
-            total_weight,
-            self.contiguous_or_none(sample_weight),
-            gradient,
-            divisor,
-            setting,
-            num_rows,
-            num_outputs,
-        )
-        return gradient
-
     def _partials(
         self, num_blocks: int, num_sums: int
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
@@ -330,11 +230,6 @@ class LossOps(RowOps):
         out = self.empty(labels.shape, "int64")
         self._copy_into(out, labels)
         return out
-
-
-def _terms_of(op: str) -> str:
-    """Return the class of an operation's terms: that of its loss, but for a shorter name."""
-    return class_name(op.rpartition("_")[0].replace("mean_squared_error", "mse"))
 
 
 def num_outputs_of(prediction: Array) -> int:

@@ -4,19 +4,39 @@ is returned.
 
 from __future__ import annotations
 
-from warpfit.backends.base import Array, Number
-from warpfit.backends.checks import check_float, check_labels, check_same_shape, check_shape
+from warpfit.backends.base import (
+    ACTIVATIONS,
+    ELEMENT_LOSSES,
+    HALF_DTYPES,
+    Array,
+    LaterLogits,
+    LossTerms,
+    Number,
+)
+from warpfit.backends.checks import (
+    check_float,
+    check_joint,
+    check_labels,
+    check_linear,
+    check_same_shape,
+    check_shape,
+)
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps, num_outputs_of
+from warpfit.backends.cuda.loss import COUNTING_LOSSES, LossOps, num_outputs_of
 from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
 from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
+from warpfit.checks import check_choice
 from warpfit.errors import DTypeError, ShapeError
 
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp
 # each.
 LONG_ROW = 1024
+# As in kernels/ops/loss/linear_cross_entropy_step.cu: outputs of a row, and inputs that a lane's
+# registers have 64 of each; words of weights that they hold.
+MOST_LINEAR_OUTPUTS, INPUTS_OF_PAIR, MOST_WORDS = 16, 64, 80
+LINEAR_THREADS = 128
 
 
 def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
@@ -31,16 +51,24 @@ def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
 
 
 def _check_element_step(
-    op: str, prediction: Array, target: Array, sample_weight: Array | None
+    op: str, prediction: Array, target: Array, terms: LossTerms, sample_weight: Array | None
 ) -> None:
-    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a
-    weight a row.
+    """Raise unless terms are those of a loss of numbers, and target is like prediction, rows of
+    outputs, in its arithmetic type, with a weight a row.
     """
+    check_choice(f"{op}: a loss", terms.name, ELEMENT_LOSSES)
     _check_step(op, prediction, target=target, sample_weight=sample_weight)
     check_same_shape(op, prediction, target)
     if prediction.ndim == 0:
         raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
     check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
+def _suits_registers(x: Array, w: Array, pairs: int) -> bool:
+    """Whether a warp's registers hold the weights of a last layer, and words all of its arrays."""
+    if x.dtype not in HALF_DTYPES or x.shape[1] % 2 or (x.pointer | w.pointer) % 4:
+        return False
+    return 0 < w.shape[1] <= MOST_LINEAR_OUTPUTS and 0 < pairs * w.shape[1] <= MOST_WORDS
 
 
 class LossStepOps(LossOps):
@@ -92,119 +120,65 @@ class LossStepOps(LossOps):
         )
         return gradient
 
-    def mean_squared_error_step(
+    def linear_cross_entropy_step(
         self,
-        prediction: Array,
-        target: Array,
+        logits: LaterLogits,
+        labels: Array,
         record: Array,
         row: Number,
         *,
         scale: float = 1.0,
-        sample_weight: Array | None = None,
-        half: bool = False,
+        label_smoothing: float = 0.0,
     ) -> Array | None:
-        term_scale, derivative_divisor = (
-            (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
-        )
-        return self._element_step(
-            "mean_squared_error_step",
-            "mse",
-            prediction,
-            target,
+        op, (x, w, b) = "linear_cross_entropy_step", (logits.x, logits.w, logits.b)
+        check_linear(x, w, b)
+        check_joint(op, x, x.shape, logits.x_activation)
+        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
+        gradient = self.empty((num_rows, num_outputs), x.dtype)
+        check_labels(op, gradient, labels)
+        check_record(op, record, row)
+        pairs = -(-num_inputs // INPUTS_OF_PAIR)
+        if not num_rows or not _suits_registers(x, w, pairs):
+            return None
+        dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
+        by_order = isinstance(labels, OrderedRows)
+        grid = blocks_for(num_rows, LINEAR_THREADS // WARP, 2 * self.runtime.num_multiprocessors)
+        defines = {"OUTPUTS": num_outputs, "PAIRS": pairs, "ACTIVATION": logits.x_activation.name}
+        self.kernel(op, DTYPE=x.dtype, **defines)(
+            grid,
+            LINEAR_THREADS,
+            self.contiguous(x),
+            self.contiguous(w),
+            self.contiguous_or_none(b),
+            self._labels(labels.array if by_order else labels),
+            *order_arguments(labels.rows if by_order else None),
+            gradient,
+            dx,
             record,
-            row,
+            *scalar(row),
+            *self._partials(grid, 2),
+            label_smoothing,
             scale,
-            sample_weight,
-            term_scale=term_scale,
-            derivative_divisor=derivative_divisor,
+            logits.x_activation.slope,
+            num_rows,
+            num_inputs,
         )
+        logits.dx = dx
+        return gradient
 
-    def absolute_error_step(
+    def element_loss_step(
         self,
         prediction: Array,
         target: Array,
         record: Array,
         row: Number,
+        terms: LossTerms,
         *,
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        op = "absolute_error_step"
-        return self._element_step(
-            op, "absolute_error", prediction, target, record, row, scale, sample_weight
-        )
-
-    def huber_step(
-        self,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return self._element_step(
-            "huber_step",
-            "huber",
-            prediction,
-            target,
-            record,
-            row,
-            scale,
-            sample_weight,
-            setting=delta,
-        )
-
-    def binary_cross_entropy_step(
-        self,
-        logits: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array | None:
-        op, loss = "binary_cross_entropy_step", "binary_cross_entropy"
-        divisor = 1.0 if sum_outputs else None
-        return self._element_step(
-            op,
-            loss,
-            logits,
-            target,
-            record,
-            row,
-            scale,
-            sample_weight,
-            divisor=divisor,
-            derivative_divisor=divisor,
-        )
-
-    def _element_step(
-        self,
-        op: str,
-        loss: str,
-        prediction: Array,
-        target: Array,
-        record: Array,
-        row: Number,
-        scale: float,
-        sample_weight: Array | None,
-        *,
-        term_scale: float = 1.0,
-        divisor: float | None = None,
-        derivative_divisor: float | None = None,
-        setting: float = 0.0,
-    ) -> Array | None:
-        """Record term_scale · Σ s · term / (divisor · Σ s), and return the gradient.
-
-        It is scale · s · derivative / (derivative_divisor · Σ s). Divisors are the number of
-        outputs by default.
-        """
-        _check_element_step(op, prediction, target, sample_weight)
+        op, loss = "element_loss_step", terms.name
+        _check_element_step(op, prediction, target, terms, sample_weight)
         check_record(op, record, row)
         num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
         if not num_rows * num_outputs:
@@ -222,7 +196,7 @@ class LossStepOps(LossOps):
             "COUNTS_ROWS": int(counts_rows),
             "GATHERS": int(by_order),
         }
-        self.kernel("element_loss_step", DTYPE=prediction.dtype, **defines)(
+        self.kernel(op, DTYPE=prediction.dtype, **defines)(
             grid,
             THREADS,
             self.contiguous(prediction),
@@ -233,10 +207,9 @@ class LossStepOps(LossOps):
             record,
             *scalar(row),
             *self._partials(grid, 2),
-            term_scale,
-            num_outputs if divisor is None else divisor,
-            num_outputs if derivative_divisor is None else derivative_divisor,
-            setting,
+            terms.of_term,
+            terms.of_derivative,
+            terms.setting,
             scale,
             num_rows,
             num_outputs,
@@ -267,7 +240,18 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         for dtype in DEVICE_FLOATS
         for gathers in "01"
     ]
+    of_linear = [
+        {"DTYPE": dtype, "OUTPUTS": "10", "PAIRS": pairs, "ACTIVATION": "relu"}
+        for dtype in HALF_DTYPES
+        for pairs in "248"
+    ]
+    of_linear += [
+        {"DTYPE": "float16", "OUTPUTS": "3", "PAIRS": "1", "ACTIVATION": name}
+        for name, formula in ACTIVATIONS.items()
+        if not formula.needs_input
+    ]
     return [
         *row_variants("softmax_cross_entropy_step"),
+        *(("linear_cross_entropy_step", defines) for defines in of_linear),
         *(("element_loss_step", defines) for defines in steps),
     ]

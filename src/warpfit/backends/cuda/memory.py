@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.cuda.driver import core
 from warpfit.backends.cuda.streams import Streams
 from warpfit.errors import DeviceError
 
@@ -42,10 +44,8 @@ class MemoryPool(Streams):
     """A pool that memory comes from in the order of the stream."""
 
     def __init__(self, index: int) -> None:
-        from cuda.core import DeviceMemoryResource
-
         super().__init__(index)
-        self._pool = DeviceMemoryResource(index)
+        self._pool = core().DeviceMemoryResource(index)
 
     def allocate(self, nbytes: int) -> Memory:
         """Return uninitialised memory of the stream's pool.
@@ -102,6 +102,16 @@ class MemoryPool(Streams):
         # addressing).
         return SharedMemory(host, host.ctypes.data, buffer)
 
+    def reaches(self, others: Iterable[MemoryPool]) -> bool:
+        """Return whether this card can write to the memory of others; if so, it may from now on."""
+        self.activate()
+        mine = [other for other in others if other is not self]
+        if not all(self.device.can_access_peer(other.device) for other in mine):
+            return False
+        for other in mine:
+            other._pool.peer_accessible_by.add(self.index)
+        return True
+
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device, in bytes."""
         self.activate()
@@ -123,10 +133,8 @@ class MemoryPool(Streams):
 
 def pinned(nbytes: int) -> tuple[Any, npt.NDArray[np.uint8]]:
     """Return pinned host memory, and an array over it that does not keep it alive."""
-    from cuda.core import LegacyPinnedMemoryResource
-
     try:
-        buffer = LegacyPinnedMemoryResource().allocate(nbytes)
+        buffer = core().LegacyPinnedMemoryResource().allocate(nbytes)
     except Exception as error:
         raise DeviceError(f"cannot pin {_size(nbytes)} of the host's memory: {error}") from error
     place = (ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))

@@ -41,13 +41,24 @@ from warpfit.errors import Obstacle
 WARPS = 16
 # Blocks of a cluster: ranks, which partition the inputs of each layer.
 CLUSTERS = (8, 4)
+# Ranks that are apart.
+RANKS_APART = 8
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
+# Of ranks that are apart, whose threads have more registers: so many of each for low halves of
+# weights.
+WARPS_APART, MOST_HELD = 8, 160
+# Numbers of a row that lie together where wgmma takes them, and bytes of eight rows of these.
+PANEL, ATOM_BYTES = 64, 1024
+# Units of a piece of streamed weights, pieces in shared memory, and bytes of a weight that are read
+# or written in a step.
+PIECE_UNITS, PIECES, STREAMED_BYTES = 128, 6, 10
+MOST_OF, MOST_STREAMED_ROWS = 0.9, 32
 
 
-def share(size: int, sharers: int) -> int:
-    """Return what each has of something that is partitioned in tiles of 16."""
-    return padded(-(-size // sharers))
+def share(size: int, sharers: int, tile: int = 16) -> int:
+    """Return what each has of something that is partitioned in tiles."""
+    return up(-(-size // sharers), tile)
 
 
 @dataclass(frozen=True)
@@ -64,10 +75,20 @@ class Tile:
         """Tiles of 16 by 8 weights."""
         return self.inputs // 16 * self.units // 8
 
+    def held_registers(self, warps: int) -> int:
+        """Return how many registers of a thread low halves would take: ``struct Gradients`` of the
+        kernel.
+        """
+        rows, columns = self.inputs // 16, self.units // 8
+        in_a_row = min(columns, -(-self.fragments // warps))
+        while columns % in_a_row:
+            in_a_row += 1
+        return 2 * in_a_row * -(-rows * (columns // in_a_row) // warps)
+
     @property
-    def float32_bytes(self) -> int:
-        """Bytes of the weights in float32, and of their optimizer state."""
-        return self.fragments * (1 + self.slots) * 512
+    def other_bytes(self) -> int:
+        """Bytes of what else there is of the weights: low halves, and optimizer state."""
+        return self.fragments * (256 + 512 * self.slots)
 
 
 @dataclass(frozen=True)
@@ -77,21 +98,32 @@ class CardLaunch(ResidentLaunch):
     Attributes
     ----------
     network : TrainedNetwork
-    cluster : int
+    ranks : int
         Blocks of a cluster, which partition the inputs of each layer.
     clusters : int
         They partition the units of each hidden layer.
     far : tuple of bool
-        Whether weights of each layer in float32, with their optimizer state, lie in device memory.
+        Whether what weights of each layer have beside their rounded ones, with their optimizer
+        state, lies in device memory.
+    held : tuple of bool
+        Whether it lies in registers.
     warps : int
         Of a block.
+    is_apart : bool
+        Whether no cluster of the hardware holds the ranks, so that they exchange all numbers
+        through memory.
+    is_streamed : bool
+        Whether the weights of hidden layers lie in device memory, and come in pieces.
     """
 
     network: TrainedNetwork
-    cluster: int
+    ranks: int
     clusters: int
     far: tuple[bool, ...]
+    held: tuple[bool, ...]
     warps: int = WARPS
+    is_apart: bool = False
+    is_streamed: bool = False
 
     kernel = "one_launch_card"
 
@@ -104,9 +136,14 @@ class CardLaunch(ResidentLaunch):
         return True
 
     @property
+    def cluster(self) -> int:  # type: ignore[override]
+        """Blocks of a cluster of the hardware."""
+        return 1 if self.is_apart else self.ranks
+
+    @property
     def blocks(self) -> int:
         """All of them."""
-        return self.cluster * self.clusters
+        return self.ranks * self.clusters
 
     @property
     def threads(self) -> int:
@@ -116,41 +153,65 @@ class CardLaunch(ResidentLaunch):
     @property
     def rows(self) -> int:
         """Rows of a batch, for tensor cores."""
-        return padded(self.network.batch)
+        if not self.is_apart:
+            return padded(self.network.batch)
+        rows = max(16, 4 * self.ranks)
+        while rows < self.network.batch:
+            rows *= 2
+        return rows
 
     @cached_property
     def tiles(self) -> list[Tile]:
         """What a block has of each layer."""
-        widths, slots = self.network.widths, self.network.slots
+        (features, *widths, outputs), slots = self.network.widths, self.network.slots
+        size = PANEL if self.is_apart else 16
+        inputs = [share(features, self.ranks, PANEL if self.is_streamed else 16)]
+        inputs += [share(width, self.ranks, size) for width in widths[:-1]]
+        units = [share(width, self.clusters, self.unit_tile) for width in widths]
         hidden = [
-            Tile(share(inputs, self.cluster), share(units, self.clusters), padded(units), slots)
-            for inputs, units in pairwise(widths[:-1])
+            Tile(height, columns, padded(width), slots)
+            for height, columns, width in zip(inputs, units, widths, strict=True)
         ]
-        outputs = widths[-1]
-        return [
-            *hidden,
-            Tile(share(widths[-2], self.clusters), padded(outputs), up(outputs, 4), slots),
-        ]
+        return [*hidden, Tile(units[-1], padded(outputs), up(outputs, 4), slots)]
+
+    @property
+    def unit_tile(self) -> int:
+        """What units of a block are a multiple of."""
+        return PIECE_UNITS if self.is_streamed else PANEL if self.is_apart else 16
+
+    def matrix_bytes(self, height: int, width: int, *, in_panels: bool) -> int:
+        """Return the bytes of a matrix in shared memory: ``struct Matrix`` of the kernel."""
+        return 2 * height * (up(width, PANEL) if in_panels else width + 8)
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         tiles, rows = self.tiles, self.rows
         widest, outputs = max(tile.units for tile in tiles[:-1]), padded(self.network.outputs)
+        panels = [self.is_apart] * (len(tiles) - 1) + [False]
+        weights = [
+            self.matrix_bytes(tile.inputs, tile.units, in_panels=own)
+            for tile, own in zip(tiles, panels, strict=True)
+            if not (own and self.is_streamed)
+        ]
+        inputs = [
+            self.matrix_bytes(rows, tile.inputs, in_panels=own)
+            for tile, own in zip(tiles, panels, strict=True)
+        ]
         return {
-            "weights": sum(2 * tile.inputs * (tile.units + 8) for tile in tiles),
-            "weights in float32": sum(
-                tile.float32_bytes
-                for tile, is_far in zip(tiles, self.far, strict=True)
-                if not is_far
+            "weights": sum(weights),
+            "low halves of weights": sum(
+                tile.other_bytes
+                for tile, *elsewhere in zip(tiles, self.far, self.held, strict=True)
+                if not any(elsewhere)
             ),
+            "pieces of weights": PIECES * 2 * PANEL * PIECE_UNITS if self.is_streamed else 0,
             "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
-            "batches of x and units": sum(
-                2 * rows * (tile.inputs + 8) * (2 if idx == 0 else 1)
-                for idx, tile in enumerate(tiles)
-            ),
-            "parts of sums": 2 * 4 * rows * widest,
-            "gradients and derivatives": 3 * 2 * rows * (widest + 8),
+            "batches of x and units": sum(inputs) + (0 if self.is_apart else inputs[0]),
+            "beside panels": -(weights[-1] + inputs[-1]) % ATOM_BYTES if self.is_apart else 0,
+            "parts of sums": 0 if self.is_apart else 2 * 4 * rows * widest,
+            "gradients and derivatives": (1 if self.is_apart else 3)
+            * self.matrix_bytes(rows, widest, in_panels=self.is_apart),
             "outputs and losses": rows * (2 * (outputs + 8) + 4 * outputs + 8),
             "targets": 2 * 4 * rows * self.network.target_words,
             "barriers": 5 * 8,
@@ -159,19 +220,29 @@ class CardLaunch(ResidentLaunch):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return padded(sum(self.shared_parts.values()))
+        return up(sum(self.shared_parts.values()), ATOM_BYTES if self.is_apart else 16)
 
     @property
     def far_bytes(self) -> int:
         """Bytes of device memory for weights that are far."""
         tiles = zip(self.tiles, self.far, strict=True)
-        return self.blocks * sum(tile.float32_bytes for tile, is_far in tiles if is_far)
+        of_block = sum(tile.other_bytes for tile, is_far in tiles if is_far)
+        return self.blocks * (
+            of_block + sum(tile.inputs * tile.units * 2 for tile in self.streamed)
+        )
+
+    @property
+    def streamed(self) -> list[Tile]:
+        """Those whose rounded weights lie in device memory, too."""
+        return self.tiles[:-1] if self.is_streamed else []
 
     @property
     def exchanged_bytes(self) -> int:
         """Bytes of device memory in which blocks leave each other numbers."""
-        *inner, _, last = self.tiles
-        words = sum((1 + self.clusters) * tile.sent_units for tile in inner)
+        *hidden, last = self.tiles
+        words = sum((1 + self.clusters) * tile.sent_units for tile in hidden[:-1])
+        if self.is_apart:
+            words += sum(tile.sent_units + self.blocks * tile.units for tile in hidden)
         return 2 * 4 * self.rows * (words + self.clusters * last.sent_units)
 
     @property
@@ -182,7 +253,10 @@ class CardLaunch(ResidentLaunch):
     @property
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, and those for weights."""
-        return min(MOST_REGISTERS, REGISTERS // self.threads), 0
+        held = zip(self.tiles, self.held, strict=True)
+        return min(MOST_REGISTERS, REGISTERS // self.threads), sum(
+            tile.held_registers(self.warps) for tile, is_held in held if is_held
+        )
 
     @property
     def costs(self) -> dict[str, float]:
@@ -191,15 +265,17 @@ class CardLaunch(ResidentLaunch):
         row_tiles, inner, to_others = (
             self.rows // 16,
             hidden[:-1],
-            (self.cluster - 1) / self.cluster,
+            (self.ranks - 1) / self.ranks,
         )
+
+        streamed = self.blocks * sum(tile.inputs * tile.units for tile in self.streamed)
 
         def turns(tiles: int) -> int:
             return -(-tiles // self.warps)
 
         forward = sum(turns(row_tiles * tile.units // 16) * tile.inputs // 16 for tile in hidden)
         back = sum(turns(row_tiles * tile.inputs // 16) * tile.units // 16 for tile in hidden[1:])
-        sums = self.clusters * sum(tile.units for tile in inner) / self.cluster
+        sums = self.clusters * sum(tile.units for tile in inner) / self.ranks
         return {
             "step": 1,
             "layer": len(hidden),
@@ -209,7 +285,8 @@ class CardLaunch(ResidentLaunch):
             "byte of outputs": 4 * self.rows * last.sent_units * self.clusters,
             "byte received": 4 * self.rows * (sum(tile.inputs for tile in hidden[1:]) + sums),
             "byte sent": (4 + 2) * self.rows * to_others * sum(tile.units for tile in hidden),
-            "far byte": 2 * self.far_bytes,
+            "far byte": 2 * (self.far_bytes - 4 * streamed),
+            "streamed byte": STREAMED_BYTES * streamed,
         }
 
     @property
@@ -219,7 +296,10 @@ class CardLaunch(ResidentLaunch):
             **self.network.settings,
             **self.network.layer_settings,
             far_layers=self.far,
+            held_layers=self.held,
+            streamed=self.is_streamed,
             cluster=self.cluster,
+            ranks=self.ranks,
             clusters=self.clusters,
             warps=self.warps,
             shared_bytes=self.shared_bytes,
@@ -243,12 +323,14 @@ class CardLaunch(ResidentLaunch):
         )
 
     def __str__(self) -> str:
-        far = sum(self.far)
+        far, held = sum(self.far), sum(self.held)
         return (
-            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that "
+            f"{self.clusters} clusters of {self.ranks} blocks of {self.warps} warps that "
             "partition all weights, "
             f"{self.shared_bytes} bytes of shared memory"
-            f"{f', {far} of {len(self.far)} layers in float32 in device memory' if far else ''}"
+            f"{f', low halves of {held} layers in registers' if held else ''}"
+            f"{f', of {far} in device memory' if far else ''}"
+            f"{', weights of hidden layers in device memory' if self.is_streamed else ''}"
         )
 
 
@@ -285,37 +367,76 @@ def choose_card(
         return Obstacle(
             f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}"
         )
-    shapes = [
+    in_clusters = [
         _shape(network, cluster, resident_clusters(cluster, num_multiprocessors))
         for cluster in sizes
     ]
-    nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
-    fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
-    if not fitting:
-        return too_large(nearest, max_shared_bytes, "a tile of each layer")
-    return min(fitting, key=lambda shape: shape.microseconds)
+    apart, streamed = [], []
+    if arch == "sm_90a" and network.slots == 0 and num_multiprocessors >= RANKS_APART:
+        most = num_multiprocessors // RANKS_APART
+        apart = [_shape(network, RANKS_APART, most, PANEL)]
+        streamed = [_shape(network, RANKS_APART, most, PIECE_UNITS)]
+        streamed = [shape for shape in streamed if _is_worth_it(shape, num_multiprocessors)]
+    # Messages of clusters are faster, so that ranks are apart only where these have no room, and
+    # weights are read from memory where ranks that are apart have none.
+    for shapes in (in_clusters, apart, streamed):
+        placed = [_placed(shape, max_shared_bytes) for shape in shapes]
+        fitting = [shape for shape in placed if shape.shared_bytes <= max_shared_bytes]
+        if fitting:
+            return min(fitting, key=lambda shape: shape.microseconds)
+    return too_large([*in_clusters, *apart, *streamed], max_shared_bytes, "a tile of each layer")
 
 
-def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
+def _is_worth_it(shape: CardLaunch, num_multiprocessors: int) -> bool:
+    """Return whether passes over streamed weights keep a card as busy as those that were measured,
+    which took nine tenths of the graph's time: by tiles with little padding on all multiprocessors,
+    and batches of few rows.
+    """
+    weights = sum(inputs * units for inputs, units in pairwise(shape.network.widths[:-1]))
+    room = num_multiprocessors * sum(tile.inputs * tile.units for tile in shape.streamed)
+    return weights >= MOST_OF * room and shape.network.batch <= MOST_STREAMED_ROWS
+
+
+def _shape(network: TrainedNetwork, ranks: int, most: int, unit_tile: int = 16) -> CardLaunch:
     """Return the shape of as many clusters of a size as have units of the widest layer, with all
     layers far.
+
+    Units of a block that are a multiple of `PANEL` are those of ranks that are apart, and of
+    `PIECE_UNITS` those of streamed weights.
     """
     widest = max(network.widths[1:-1])
-    clusters = -(-widest // share(widest, most))
-    return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1))
+    clusters = -(-widest // share(widest, most, unit_tile))
+    all_layers = len(network.widths) - 1
+    is_apart, is_streamed = unit_tile >= PANEL, unit_tile == PIECE_UNITS
+    far, held = (True,) * all_layers, (False,) * all_layers
+    warps = WARPS_APART if is_apart else WARPS
+    return CardLaunch(network, ranks, clusters, far, held, warps, is_apart, is_streamed)
 
 
-def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
-    """Return the shape with as many layers in shared memory as it has room for.
+def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
+    """Return the shape with as many layers in shared memory, and then in registers, as there is
+    room for.
 
     The first layer comes first, as its update delays the next step; the others' have time while
     gradients are on their way.
     """
-    for idx in range(len(shape.far)):
-        nearer = replace(shape, far=(*shape.far[:idx], False, *shape.far[idx + 1 :]))
+    first = len(shape.far) - 1 if shape.is_streamed else 0
+    for idx in range(first, len(shape.far)):
+        nearer = replace(shape, far=_changed(shape.far, idx))
         if nearer.shared_bytes <= max_shared_bytes:
             shape = nearer
+    registers = [tile.held_registers(shape.warps) for tile in shape.tiles]
+    holds = shape.is_apart and not shape.is_streamed and shape.network.slots == 0
+    left = MOST_HELD if holds else 0
+    for idx in sorted(range(len(registers)), key=lambda idx: -registers[idx]):
+        if shape.far[idx] and registers[idx] <= left:
+            left -= registers[idx]
+            shape = replace(shape, far=_changed(shape.far, idx), held=_changed(shape.held, idx))
     return shape
+
+
+def _changed(flags: tuple[bool, ...], idx: int) -> tuple[bool, ...]:
+    return (*flags[:idx], not flags[idx], *flags[idx + 1 :])
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
@@ -329,5 +450,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
         network_of(64, 300, 128, batch=100, smoothed=True),
         network_of(784, 1024, 1024, 1024, 10),
+        *with_each_dtype(network_of(784, 2048, 2048, 2048, 10)),
+        network_of(784, 4096, 4096, 4096, 10),
     ]
     return compiled(launched(choose_card, networks))

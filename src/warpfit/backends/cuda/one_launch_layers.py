@@ -50,8 +50,13 @@ def choose_layers(
     shapes = [
         LayersLaunch(network, cluster, 1, 1, replicas=replicas)
         for cluster in _clusters(network, arch)
-        for replicas in _numbers_of_replicas(network.batch, cluster, num_multiprocessors)
+        for replicas in _numbers_of_replicas(network, cluster, num_multiprocessors)
     ]
+    if not shapes:
+        return Obstacle(
+            f"expected more than {16 * network.cards} rows of a batch for {network.cards} cards, "
+            f"got {network.batch}"
+        )
     held = [shape for shape in shapes if shape.least_registers <= shape.registers]
     if not held:
         least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
@@ -76,16 +81,18 @@ def _wider(shape: LayersLaunch) -> Iterator[LayersLaunch]:
             yield replace(shape, x_slots=slots, unit_copies=copies)
 
 
-def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:
-    """Return how many clusters may partition a batch: one, or as many as leave each so many tiles
-    of rows.
+def _numbers_of_replicas(
+    network: TrainedNetwork, cluster: int, num_multiprocessors: int
+) -> list[int]:
+    """Return how many clusters of a card may partition a batch: one, unless there are several
+    cards, or as many as leave each so many tiles of rows.
     """
-    return sorted(
-        {
-            replicas_with_rows(batch, cluster, num_multiprocessors, wanted)
-            for wanted in range(1, MOST_REPLICAS + 1)
-        }
-    )
+    rows, least = -(-network.batch // network.cards), 1 if network.cards == 1 else 2
+    numbers = {
+        replicas_with_rows(rows, cluster, num_multiprocessors, wanted)
+        for wanted in range(1, MOST_REPLICAS + 1)
+    }
+    return sorted(number for number in numbers if number >= least)
 
 
 def _time(shape: LayersLaunch) -> float:
@@ -94,7 +101,8 @@ def _time(shape: LayersLaunch) -> float:
     # two of 6,000 random networks would go to another kernel, which no measurement has shown to be
     # faster.
     meetings = {"meeting": float(shape.unit_copies == 1)}
-    expected = expected_microseconds(shape.kernel, {**shape.costs, **meetings})
+    costs = {**shape.costs, **shape.costs_of_cards, **meetings}
+    expected = expected_microseconds(shape.kernel, costs)
     return float(expected * (LEANING ** log2(shape.cluster) if shape.replicas == 1 else 1))
 
 
@@ -131,6 +139,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(mnist, batch=64),
         replace(base, terms=2),
         replace(base, **adamw, batch=512, terms=2),
+        replace(base, **adamw, batch=512, weighted=True, clips=True, cards=2),
+        replace(base, **penalized, batch=512, terms=2, cards=8),
     ]
     launches = launched(choose_layers, networks)
     launches += [own.that_validates() for own in launches[: len(validating)]]

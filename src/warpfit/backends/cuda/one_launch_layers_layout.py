@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_config import LayersConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
@@ -111,6 +112,16 @@ class LayersLaunch(ResidentLaunch):
     kernel = "one_launch_layers"
     warps = WARPS
     talks, looks_ahead = True, False
+
+    @property
+    def cards(self) -> int:
+        """Cards that partition a batch, with as many replicas each."""
+        return self.network.cards
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of 16 rows that a replica has of a batch."""
+        return -(-self.network.batch // (16 * self.replicas * self.cards))
 
     @property
     def recorders(self) -> int:
@@ -235,7 +246,7 @@ class LayersLaunch(ResidentLaunch):
         slots = self.network.slots
         if self.replicas == 1:
             return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * slots)
-        sums = 4 * self.network.clips
+        sums = 4 * (self.network.clips or self.cards > 1)
         held = 4 * self.network.terms * self.tiles_of_warp
         return self.registers, held + (4 * (1 + slots) + 2 + sums) * self.own_quads
 
@@ -287,7 +298,7 @@ class LayersLaunch(ResidentLaunch):
     def target_rows(self) -> int:
         """Rows whose targets a block has: to weigh a batch, a replica sees those of all rows."""
         weighs = self.network.weighted or self.network.class_weights
-        return 16 * self.row_tiles * (self.replicas if weighs else 1)
+        return 16 * self.row_tiles * (self.replicas * self.cards if weighs else 1)
 
     @property
     def shared_bytes(self) -> int:
@@ -307,6 +318,17 @@ class LayersLaunch(ResidentLaunch):
         return self.cluster * (of_weights + of_biases + 4 * 2 * up(self.replicas, 2))
 
     @property
+    def card_sums_bytes(self) -> int:
+        """Bytes in which each of several cards is left sums by all: ``struct CardSums`` for each
+        rank.
+        """
+        if self.cards == 1:
+            return 0
+        quads = 16 * self.threads * 2 * self.forward_tiles
+        biases = 4 * sum(layer.block_width for layer in self.layers)
+        return self.cluster * 2 * self.cards * (quads + biases)
+
+    @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps and blocks wait for each other."""
         network, layers = self.network, self.layers
@@ -319,6 +341,7 @@ class LayersLaunch(ResidentLaunch):
         units = [layer.block_units for layer in (*layers, *layers[:-1])]
         pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
         turns = -(-rows // 8 // self.warps)
+        x_bytes = self.batch_bytes / (self.replicas * self.cards)
         sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
         return {
             "matrix": len(self.matrices),
@@ -329,12 +352,25 @@ class LayersLaunch(ResidentLaunch):
             "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2)
             * network.slots,
             "far": self.far_tiles * network.slots,
-            "byte awaited": self.batch_bytes / self.replicas if self.x_slots == 1 else 0,
+            "byte awaited": x_bytes if self.x_slots == 1 else 0,
             "replicas": int(self.replicas > 1),
             "replica": self.replicas if self.replicas > 1 else 0,
             "quad exchanged": self.quads_exchanged,
             "quad in memory": self.quads_exchanged * self.cluster * self.replicas,
         }
+
+    @property
+    def costs_of_cards(self) -> dict[str, float]:
+        """How often it has those that one card has none of: see `prices`."""
+        if self.cards == 1:
+            return {}
+        others = (self.cards - 1) / (2 * self.cards)
+        return {"cards": 1, "byte between cards": self.card_sums_bytes * others}
+
+    @property
+    def microseconds(self) -> float:
+        """What a step is expected to take on an H200, or several."""
+        return expected_microseconds(self.kernel, {**self.costs, **self.costs_of_cards})
 
     @property
     def quads_exchanged(self) -> int:
@@ -354,6 +390,7 @@ class LayersLaunch(ResidentLaunch):
             terms=network.terms,
             dropouts=network.dropouts,
             cluster=self.cluster,
+            cards=self.cards,
             replicas=self.replicas,
             warps=self.warps,
             held_tiles=self.held_tiles if network.slots else self.tiles_of_warp,
@@ -366,6 +403,7 @@ class LayersLaunch(ResidentLaunch):
             sums=self.sums,
             shared_bytes=self.shared_bytes,
             exchange_bytes=self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
+            card_sums_bytes=self.card_sums_bytes // self.cluster,
             validates=self.validates,
             stops=self.stops,
         )
@@ -394,6 +432,8 @@ class LayersLaunch(ResidentLaunch):
             key1=key1,
             far_slots=run.empty(self.far_bytes),
             exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
+            card=run.card,
+            card_sums=run.card_sums,
             validation_batches=validation_batches,
             validation_targets=validation_targets,
             num_validated=run.num_validated,
@@ -412,6 +452,8 @@ class LayersLaunch(ResidentLaunch):
         return replace(self, validates=True)
 
     def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
+        if self.cards > 1:
+            return None  # each knows the losses of its rows alone
         shape = replace(self, stops=True, near_tiles=0)
         return None if shape.shared_bytes > max_shared_bytes else shape.filled(max_shared_bytes)
 
@@ -428,7 +470,8 @@ class LayersLaunch(ResidentLaunch):
         blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
         if self.replicas > 1:
             whole = "blocks" if self.cluster == 1 else f"clusters of {self.cluster} blocks"
-            blocks = f"{self.replicas} {whole} that partition a batch, each"
+            of_cards = "" if self.cards == 1 else f" of each of {self.cards} cards"
+            blocks = f"{self.replicas} {whole}{of_cards} that partition a batch, each"
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of "
             f"weights in a warp's registers, {self.shared_bytes} bytes of shared memory"

@@ -61,6 +61,8 @@ class LayersArguments(Arguments):
     key1: Unsigned
     far_slots: Annotated[Place, "float4*"]
     exchanges: Annotated[Place, "LayersExchange*"]
+    card: Int
+    card_sums: Annotated[Place, "CardSums* const*"]
     validation_batches: Batches
     validation_targets: ConstFloats
     num_validated: Int

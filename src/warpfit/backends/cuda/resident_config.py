@@ -171,8 +171,8 @@ class LayersConfig(ResidentConfig, OfLayers):
         Whether dropout follows each layer.
     cluster : int
         Blocks of a cluster: 1, 2, 4, 8 or 16.
-    replicas : int
-        Clusters that partition a batch.
+    cards, replicas : int
+        Cards that partition a batch, and clusters of each.
     warps : int
         Of a block, a power of two.
     held_tiles, near_tiles, far_tiles : int
@@ -192,8 +192,8 @@ class LayersConfig(ResidentConfig, OfLayers):
     sums : int
         Parts of products in shared memory.
     shared_bytes : int
-    exchange_bytes : int
-        Of each rank; 0 for one replica.
+    exchange_bytes, card_sums_bytes : int
+        Of each rank; 0 for one replica, and for one card.
     validates, stops : bool
         Whether it goes over validation data, and decides when the run is over.
     """
@@ -201,6 +201,7 @@ class LayersConfig(ResidentConfig, OfLayers):
     terms: Number
     dropouts: Flags
     cluster: Number
+    cards: Number
     replicas: Number
     warps: Number
     held_tiles: Number
@@ -216,6 +217,7 @@ class LayersConfig(ResidentConfig, OfLayers):
     sums: Number
     shared_bytes: Number
     exchange_bytes: Number
+    card_sums_bytes: Number
     validates: Flag
     stops: Flag
 
@@ -227,16 +229,24 @@ class CardConfig(ResidentConfig, OfLayers):
     Attributes
     ----------
     far_layers : tuple of bool
-        Whether what is float32 of each layer's weights lies in memory, not in shared memory.
+        Whether what weights of a layer have beside their rounded ones lies in memory, not in shared
+        memory.
+    held_layers : tuple of bool
+        Whether low halves of weights lie in registers.
+    streamed : bool
+        Whether hidden layers' weights lie in memory, rounded ones as well.
     cluster : int
-        Blocks of a cluster: 2, 4, 8 or 16.
-    clusters, warps : int
-        Of all blocks, and of a block.
+        Blocks of a cluster of the hardware: 2, 4, 8 or 16, or 1 if ranks are apart.
+    ranks, clusters, warps : int
+        Blocks of a cluster, clusters of all blocks, and warps of a block.
     shared_bytes, exchange_bytes : int
     """
 
     far_layers: Flags
+    held_layers: Flags
+    streamed: Flag
     cluster: Number
+    ranks: Number
     clusters: Number
     warps: Number
     shared_bytes: Number

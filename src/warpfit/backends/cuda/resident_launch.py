@@ -41,6 +41,10 @@ class LaunchedRun(Protocol):
     dropout_key : sequence of int
     scales : array or None
         ``LayerScales`` of each layer, where numbers are sums of several.
+    card : int
+        This one's number of several.
+    card_sums : array or None
+        Where each of them has what they leave each other.
     validation : tuple of array
         Batches and targets.
     stopping : array
@@ -58,6 +62,8 @@ class LaunchedRun(Protocol):
     rule: tuple[float, float, float, float]
     loss: tuple[float, float, float]
     dropout_key: tuple[int, int]
+    card: int
+    card_sums: Array | None
 
     @property
     def scale_of_weights(self) -> float: ...
@@ -188,6 +194,11 @@ class ResidentLaunch(ABC):
     @abstractmethod
     def exchange_bytes(self) -> int:
         """Bytes of device memory beside those of the steps."""
+
+    @property
+    def card_sums_bytes(self) -> int:
+        """Bytes in which each of several cards is left sums by all."""
+        return 0
 
     @property
     def row_tiles(self) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple
 
 from warpfit.backends.cuda import driver, jit
 from warpfit.backends.cuda.context import active
-from warpfit.backends.cuda.driver import DeviceInfo
+from warpfit.backends.cuda.driver import DeviceInfo, core
 from warpfit.backends.cuda.transfers import Transfers
 from warpfit.errors import DeviceError
 
@@ -239,11 +240,9 @@ class Runtime(Transfers):
         cache.
         """
         self._refuse_in_capture(f"loading {name}")
-        from cuda.core import ObjectCode
-
         cubin = jit.cubin(name, defines, self.arch)
         self.activate()
-        kernel = ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
+        kernel = core().ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
         error, function = self._driver.cuKernelGetFunction(kernel.handle)
         self._check(error, f"loading {name}")
         attributes = self._driver.CUfunction_attribute
@@ -351,6 +350,7 @@ class Runtime(Transfers):
             (pixel, width * pixel, height * width * pixel),
             traversed,
             (1, steps[1], steps[0], 1),
+            fetched=128,  # more would fetch pixels that steps leave out
         )
 
     def _encoded(
@@ -362,8 +362,11 @@ class Runtime(Transfers):
         distances: Sequence[int],
         box: Sequence[int],
         steps: Sequence[int],
+        fetched: int = 256,
     ) -> bytes:
-        """Return the driver's map; sizes and so on are those of the axes, the last one first."""
+        """Return the driver's map; sizes and so on are those of the axes, the last one first. L2
+        fetches so many bytes at once.
+        """
         driver = self._driver
         wide, narrow = driver.cuuint64_t, driver.cuuint32_t
         error, found = driver.cuTensorMapEncodeTiled(
@@ -376,7 +379,7 @@ class Runtime(Transfers):
             [narrow(step) for step in steps],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         self._check(error, what)
@@ -439,6 +442,17 @@ class Runtime(Transfers):
         )
         if self._blocking and not self.is_capturing():
             self.synchronize()
+
+    @contextmanager
+    def waiting_for_others(self) -> Iterator[None]:
+        """Let no launch of this block be waited for, as all are while debugging: it waits for those
+        of other cards.
+        """
+        blocking, self._blocking = self._blocking, False
+        try:
+            yield
+        finally:
+            self._blocking = blocking
 
     def _launch_attributes(
         self, cluster: int, is_cooperative: bool, is_programmatic: bool

@@ -69,12 +69,11 @@ SIGNATURES = {
         "const T*, const T*, const Acc*, const T*, T*, double, double, int64, int64"
     ),
     "element_loss_forward": (
-        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, double, "
-        "int64, int64"
+        "const T*, const T*, const T*, Acc*, Acc*, double*, unsigned*, double, double, int64, int64"
     ),
     "element_loss_step": (
         "const T*, const Acc*, const int64*, Scalar, int64, int64, const Acc*, T*, double*, "
-        "Scalar, double*, unsigned*, double, double, double, double, double, int64, int64, int"
+        "Scalar, double*, unsigned*, double, double, double, double, int64, int64, int"
     ),
     "epoch_order": (
         "int64*, unsigned, int, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, "
@@ -94,6 +93,10 @@ SIGNATURES = {
     "l2_penalty": "TensorList, double, Scalar, double*, int, int, unsigned*, double*",
     "layer_norm_backward": "const T*, const T*, const T*, const Acc*, T*, int64, int, int",
     "layer_norm_forward": "const T*, const T*, const T*, T*, Acc*, int64, int, double, int",
+    "linear_cross_entropy_step": (
+        "const T*, const T*, const T*, const int64*, const int64*, Scalar, int64, int64, T*, T*, "
+        "double*, Scalar, double*, unsigned*, double, double, double, int64, int"
+    ),
     "linear_update_sm90": "UpdateList, double" + ", Scalar" * 6,
     "matrix_directions": "TensorList, double, int, double*",
     "matrix_products": "ProductList, Scalar, Scalar",

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from warpfit.backends.cuda.context import Context, Place
-from warpfit.errors import DeviceError
+from warpfit.backends.cuda.context import Context, ThreadStream
+from warpfit.errors import CaptureError, DeviceError
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
@@ -149,7 +149,7 @@ class Streams(Context):
 
     def _refuse_in_capture(self, what: str) -> None:
         if self.is_capturing():
-            raise DeviceError(
+            raise CaptureError(
                 "expected launches, copies and fills only while a graph is captured on "
                 f"{self.name}, got {what}"
             )
@@ -210,11 +210,11 @@ class Streams(Context):
         self._refuse_in_capture("a stream of a thread's own")
         self.activate()
         stream, thread = self._side_stream(), threading.get_ident()
-        self._own_places[thread] = Place(stream, stream.handle, waiting)
+        self._own_streams[thread] = ThreadStream(stream, stream.handle, waiting)
         try:
             yield
         finally:
-            del self._own_places[thread]
+            del self._own_streams[thread]
             self._let_wait(self._stream_handle, stream.record())
             self._side_streams.append(stream)
 
@@ -222,7 +222,7 @@ class Streams(Context):
         """Let what comes later on the device's stream wait for what this thread started on its
         own.
         """
-        self._let_wait(self._shared_place.handle, self.stream.record())
+        self._let_wait(self._shared_stream.handle, self.stream.record())
 
     def join(self) -> None:
         """Let all that comes later wait for what this thread started beside it."""
@@ -299,9 +299,9 @@ class Streams(Context):
             If any of it failed; the message names the kernels that may have.
         """
         self._refuse_in_capture("a wait for the device")
-        place = self._place
-        with place.waiting():
-            (error,) = self._driver.cuStreamSynchronize(place.handle)
+        own = self.thread_stream
+        with own.waiting():
+            (error,) = self._driver.cuStreamSynchronize(own.handle)
         self._check(error, "a kernel")
         self._recent.clear()
 

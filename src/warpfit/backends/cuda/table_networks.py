@@ -87,9 +87,9 @@ class TableShape:
 
     @property
     def num_parameters(self) -> int:
-        """All of a network."""
-        weights = sum(inputs * units for inputs, units in pairwise(self.widths))
-        return weights + self.num_vectors + OF_CODE * sum(self.num_codes)
+        """All of a network, with those that fill tiles and the last quarter of 16 bytes."""
+        weights = TILE * TILE * sum(tiles_of(i) * tiles_of(j) for i, j in pairwise(self.widths))
+        return -(-(weights + self.num_vectors + OF_CODE * sum(self.num_codes)) // 4) * 4
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,7 @@ class TableLaunch:
         rows = sum(map(tiles_of, widths)) * tiles_of(shape.batch)
         codes = max(1, len(shape.num_codes)) * shape.batch
         numbers = self.row_blocks * shape.num_vectors + codes * (OF_CODE + 1)
-        # A tile of weights lies there for both products, and with its moments in float32.
-        of_tiles = TILE_BYTES * ((2 + 6) * weights + 2 * rows)
+        of_tiles = TILE_BYTES * 2 * (weights + rows)  # weights lie there for both products
         return -(-(of_tiles + 4 * numbers) // TILE) * TILE
 
     @property

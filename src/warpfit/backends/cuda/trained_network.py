@@ -52,6 +52,8 @@ class TrainedNetwork:
         Whether classes have.
     clips : bool
         Whether the norm of the gradients is limited.
+    cards : int
+        That partition each batch.
     terms : int
         Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
     penalized : bool
@@ -85,6 +87,7 @@ class TrainedNetwork:
     rate_in_velocity: bool = False
     is_cut: bool = False
     terms: int = 1
+    cards: int = 1
 
     @property
     def features(self) -> int:
@@ -262,8 +265,8 @@ def resident_clusters(cluster: int, num_multiprocessors: int) -> int:
 
 
 def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wanted: int) -> int:
-    """Return how many clusters can partition a batch, of those wanted, so that all are resident and
-    have rows.
+    """Return how many clusters of a card can partition its rows of a batch, of those wanted, so
+    that all are resident and have rows.
     """
     resident, tiles = resident_clusters(cluster, num_multiprocessors), -(-batch // 16)
     tiles_of_replica = -(-tiles // min(wanted, resident, tiles))

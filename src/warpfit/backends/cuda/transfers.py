@@ -39,7 +39,7 @@ class Transfers(MemoryPool):
         self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
-            if self._own_places:  # this copy returns once all before it is done
+            if self._own_streams:  # this copy returns once all before it is done
                 self.synchronize()
             (error,) = self._driver.cuMemcpyDtoHAsync(
                 host.ctypes.data, pointer, host.nbytes, self._stream_handle

@@ -38,7 +38,8 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
     """Return whether an architecture takes a variant: half precision goes to its tensor cores, if
     it has them.
     """
-    if name.endswith("_sm90") or "_few_" in name:  # beside kernels for Hopper alone
+    is_apart = defines.get("RANKS", "") not in ("", defines.get("CLUSTER"))
+    if name.endswith("_sm90") or "_few_" in name or is_apart:  # beside kernels for Hopper alone
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
         return generation(arch) >= 90

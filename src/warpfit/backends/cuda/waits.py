@@ -1,10 +1,10 @@
 """Whether a kernel that trains whole networks can hang: who waits for whom.
 
-`waits_specialized.py` and `waits_by_layers.py` say, from the settings that a kernel is compiled
-for, which barriers it has, and what each role waits for and arrives at over some steps. None of
-that depends on numbers that are computed, so the same waits end in whatever order warps run.
-`hang_of` runs the roles against each other and finds waits that do not end, or that end a phase
-early or late: barriers tell even phases from odd ones only.
+`waits_specialized.py`, `waits_by_layers.py` and `waits_of_many.py` say, from the settings that a
+kernel is compiled for, which barriers it has, and what each role waits for and arrives at over some
+steps. None of that depends on numbers that are computed, so the same waits end in whatever order
+warps run. `hang_of` runs the roles against each other and finds waits that do not end, or that end
+a phase early or late: barriers tell even phases from odd ones only.
 
 The tests let the emulator record each kernel's arrivals, bytes and waits, and compare.
 """

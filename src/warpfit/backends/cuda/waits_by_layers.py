@@ -13,8 +13,8 @@ CHUNK_UNITS, HALF_BYTES, FLOAT_BYTES = 8, 2, 4
 COPIED = 33  # arrivals of a batch of x that is copied
 
 
-def _padded(size: int) -> int:
-    return -(-size // 16) * 16
+def _padded(size: int, tile: int = 16) -> int:
+    return -(-size // tile) * tile
 
 
 def protocol_by_layers(config: LayersConfig, steps: int, validated: int, replicas: int) -> Protocol:
@@ -36,7 +36,7 @@ class _LayersBlock(Block):
         super().__init__(config.cluster, replica, rank)
         self.config, self.replicas = config, replicas
         self.hidden, self.slots = range(config.layers - 1), config.x_slots
-        self.rows = 16 * -(-config.batch // (16 * config.replicas))
+        self.rows = 16 * -(-config.batch // (16 * config.replicas * config.cards))
 
     def join(self, protocol: Protocol, passes: list[bool]) -> None:
         for layer in self.hidden:
@@ -120,17 +120,19 @@ class _LayersBlock(Block):
 
 def protocol_on_card(config: CardConfig, steps: int) -> Protocol:
     """Return what all blocks do in some steps."""
-    protocol = Protocol()
-    for block in range(config.clusters * config.cluster):
-        for name, number in (("parts_full", 2), ("gradients_full", 2), ("last_full", 1)):
-            protocol.add(block, name, number, 1)
-        own = _CardBlock(config, *divmod(block, config.cluster))
+    protocol, is_apart = Protocol(), config.cluster < config.ranks
+    for block in range(config.clusters * config.ranks):
+        if not is_apart:
+            for name, number in (("parts_full", 2), ("gradients_full", 2), ("last_full", 1)):
+                protocol.add(block, name, number, 1)
+        own = _CardBlock(config, *divmod(block, config.ranks))
         events = (event for step in range(steps) for event in own.take_step(step))
         protocol.play(block, "each warp", events)
-    for layer in range(config.layers - 2):
-        protocol.add(MEMORY, f"units of layer {layer}", 2 * config.clusters, config.cluster)
-        protocol.add(MEMORY, f"gradients of layer {layer}", 2 * config.cluster, config.clusters)
-    protocol.add(MEMORY, "outputs", 2 * config.clusters, config.cluster)
+    for layer in range(config.layers - 1):
+        for name in ("units", "parts", "sent gradients"):
+            protocol.add(MEMORY, f"{name} of layer {layer}", 2 * config.clusters, config.ranks)
+        protocol.add(MEMORY, f"gradients of layer {layer}", 2 * config.ranks, config.clusters)
+    protocol.add(MEMORY, "outputs", 2 * config.clusters, config.ranks)
     return protocol
 
 
@@ -140,16 +142,18 @@ class _CardBlock(Block):
     """
 
     def __init__(self, config: CardConfig, number: int, rank: int) -> None:
-        super().__init__(config.cluster, number, rank)
+        super().__init__(config.ranks, number, rank)
         self.config, self.hidden = config, config.layers - 1
+        self.is_apart = config.cluster < config.ranks
+        self.tile = 64 if self.is_apart else 16
 
     def units(self, layer: int) -> int:
         """Return the units of a layer that a cluster has."""
-        return _padded(-(-self.config.widths[layer + 1] // self.config.clusters))
+        return _padded(-(-self.config.widths[layer + 1] // self.config.clusters), self.tile)
 
     def inputs(self, layer: int) -> int:
         """Return the inputs of a hidden layer that a rank has."""
-        return _padded(-(-self.config.widths[layer] // self.cluster))
+        return _padded(-(-self.config.widths[layer] // self.cluster), self.tile)
 
     def piece(self, layer: int) -> int:
         """Return how many numbers of units a rank finds."""
@@ -162,16 +166,31 @@ class _CardBlock(Block):
             if layer + 1 < self.hidden:
                 sources = self.overlaps(layer, self.rank, self.inputs(layer + 1), self.units(layer))
                 yield from self.share(f"units of layer {layer}", self.number, sources, step)
+        last, own = f"units of layer {self.hidden - 1}", self.own_cluster
         sent = 2 * HALF_BYTES * self.piece(self.hidden - 1)  # units and derivatives
-        yield from self.send("last_full", 0, sent)
-        yield from self.share("outputs", self.number, clusters, step)
-        yield from self.await_bytes("last_full", 0, step, (self.cluster - 1) * sent)
+        if self.is_apart:
+            yield from self.leave(last, self.number, step)
+        else:
+            yield from self.send("last_full", 0, sent)
+        yield from self.leave("outputs", self.number, step)
+        if self.is_apart:
+            yield from self.find(last, own, step)
+        yield from self.find("outputs", clusters, step)
+        if not self.is_apart:
+            yield from self.await_bytes("last_full", 0, step, (self.cluster - 1) * sent)
         for layer in reversed(range(self.hidden - 1)):
             ranks = self.overlaps(layer, self.number, self.units(layer), self.inputs(layer + 1))
             yield from self.share(f"gradients of layer {layer}", self.rank, ranks, step)
             yield from self.send_gradients(layer, step)
 
+    @property
+    def own_cluster(self) -> range:
+        return range(self.number, self.number + 1)
+
     def find_units(self, layer: int, step: int) -> Iterator[Event]:
+        if self.is_apart:
+            yield from self.share(f"parts of layer {layer}", self.number, self.own_cluster, step)
+            return
         part = FLOAT_BYTES * self.piece(layer)
         for rank in range(self.cluster):
             yield Arrive(self.at("parts_full", layer % 2, rank), 0, -part)
@@ -179,6 +198,10 @@ class _CardBlock(Block):
         yield from self.await_bytes("parts_full", layer % 2, phase, self.cluster * part)
 
     def send_gradients(self, layer: int, step: int) -> Iterator[Event]:
+        if self.is_apart:
+            name = f"sent gradients of layer {layer}"
+            yield from self.share(name, self.number, self.own_cluster, step)
+            return
         sent, inner = HALF_BYTES * self.piece(layer), self.hidden - 1
         phase, owed = step * _phases(layer, inner), (self.cluster - 1) * sent
         phase += (inner - 1 - layer) // 2
@@ -187,10 +210,15 @@ class _CardBlock(Block):
 
     def share(self, name: str, own: int, others: range, step: int) -> Iterator[Event]:
         """Leave numbers in memory, and wait for what others leave there."""
-        turn, even = divmod(step, 2)
-        yield Arrive(Place(MEMORY, name, 2 * own + even))
+        yield from self.leave(name, own, step)
+        yield from self.find(name, others, step)
+
+    def leave(self, name: str, own: int, step: int) -> Iterator[Event]:
+        yield Arrive(Place(MEMORY, name, 2 * own + step % 2))
+
+    def find(self, name: str, others: range, step: int) -> Iterator[Event]:
         for other in others:
-            yield Wait(Place(MEMORY, name, 2 * other + even), turn)
+            yield Wait(Place(MEMORY, name, 2 * other + step % 2), step // 2)
 
     def overlaps(self, layer: int, own: int, size: int, of_others: int) -> range:
         """Return who has parts of `of_others` units in what is this one's of a layer's units."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
+from warpfit.backends.numpy import parallel
 from warpfit.backends.numpy.activation import ActivationOps
 from warpfit.backends.numpy.arrays import ArrayOps
 from warpfit.backends.numpy.conv import ConvOps
@@ -45,3 +48,6 @@ class NumpyBackend(
 
     name = "numpy"
     synchronous = True
+
+    def own_threads(self) -> AbstractContextManager[None]:
+        return parallel.own_threads()

@@ -14,6 +14,7 @@ from warpfit.backends.checks import (
     check_same_shape,
     check_shape,
 )
+from warpfit.backends.numpy.parallel import each_rows
 
 
 def row_max(z: Array) -> Array:
@@ -48,7 +49,12 @@ class ActivationOps(Backend):
         if plus is not None:
             dy = np.add(dy, plus, out=self.empty(y.shape, y.dtype))
         out = self.empty(y.shape, y.dtype)
-        return activation.formula.backward(dy, y, z, activation.slope, out)
+
+        def backward(dy: Array, y: Array, out: Array, z: Array | None = None) -> None:
+            activation.formula.backward(dy, y, z, activation.slope, out)
+
+        each_rows(backward, dy, y, out, *(() if z is None else (z,)))
+        return out
 
     def softmax_forward(self, z: Array) -> Array:
         check_float("softmax_forward", z)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 
 import numpy as np
@@ -27,11 +27,15 @@ from warpfit.backends.numpy.depthwise import (
     is_depthwise,
 )
 from warpfit.backends.numpy.norm import sum_rows
+from warpfit.backends.numpy.parallel import SumInOrder, each_part
 from warpfit.backends.numpy.windows import axis_taps, blocks, taps, window_view
 
 # Where a window has fewer numbers in a row (gray images), it is quicker to copy along the image's
 # rows.
 SHORT_RUN = 8
+
+# From a block's samples to which of their rows, and these rows' windows as a matrix.
+Columns = Callable[[slice], Iterator[tuple[slice, Array]]]
 
 
 def _columns(windows: Array, scratch: Array) -> Array:
@@ -88,14 +92,23 @@ class ConvOps(Backend):
         z = self.empty((len(x), *num_windows, num_outputs), x.dtype)
         y = self.empty(z.shape, z.dtype) if activation.needs_input else z
         matrix = w.reshape(prod(w.shape[:3]), num_outputs)
-        for block, columns in self._column_blocks(
-            x, num_windows, w.shape[:2], stride, padding, dilation
-        ):
-            part = z[block]
-            np.matmul(columns, matrix, out=part.reshape(len(columns), num_outputs))
-            if b is not None:
-                part += b
-            self.activation_forward(activation, part, out=part if y is z else y[block])
+        pairs = (stride, padding, dilation)
+        samples, _, begin = self._columns(x, num_windows, w.shape, *pairs)
+
+        def begin_forward() -> Callable[[slice], None]:
+            columns_of = begin()
+
+            def forward(own: slice) -> None:
+                for rows, columns in columns_of(own):
+                    part = z[own, rows]
+                    np.matmul(columns, matrix, out=part.reshape(len(columns), num_outputs))
+                    if b is not None:
+                        part += b
+                    self.activation_forward(activation, part, out=part if y is z else y[own, rows])
+
+            return forward
+
+        each_part(samples, begin_forward)
         return y, z if activation.needs_input else None
 
     def conv2d_backward_input(
@@ -127,7 +140,6 @@ class ConvOps(Backend):
             return self.with_joints(dx, x, x_activation, plus)
 
         dx = self.empty(x_shape, dz.dtype)
-        dx.fill(0)
         add = self._add_by_rows if stride[1] == 1 else self._add_by_taps
         add(dx, dz, w, stride, padding, dilation)
         return self.with_joints(dx, x, x_activation, plus)
@@ -135,7 +147,7 @@ class ConvOps(Backend):
     def _add_by_rows(
         self, dx: Array, dz: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair
     ) -> None:
-        """Add to dx what all taps give to it: one product tells what rows of dz give to rows of
+        """Let dx be what all taps give to it: one product tells what rows of dz give to rows of
         pixels, as a convolution of these rows.
         """
         (height, width, num_channels), (rows, columns, _, num_outputs) = dx.shape[1:], w.shape
@@ -145,43 +157,60 @@ class ConvOps(Backend):
         matrix = self.empty((columns * num_outputs, rows * num_channels), w.dtype)
         by_column = matrix.reshape(columns, num_outputs, rows, num_channels)
         np.copyto(by_column, w[:, ::-1].transpose(1, 3, 0, 2))
-        scratch = None
-        for (of_samples, of_rows), windows in self._column_blocks(
-            dz, (dz.shape[1], width), (1, columns), (1, 1), (0, border), (1, dilation[1])
-        ):
-            if scratch is None:  # the first block is the largest
-                scratch = self.empty((len(windows), rows * num_channels), dx.dtype)
-            product = np.matmul(windows, matrix, out=scratch[: len(windows)])
-            block = dz[of_samples, of_rows].shape[:2]
-            part = product.reshape(*block, width, rows, num_channels)
-            pad = padding[0] - of_rows.start * stride[0]
-            taps_of_rows = axis_taps(height, block[1], rows, stride[0], pad, dilation[0])
-            for tap, (of_windows, of_pixels) in enumerate(taps_of_rows):
-                dx[of_samples, of_pixels] += part[:, of_windows, :, tap]
+        kernel = (1, columns, num_outputs, rows * num_channels)
+        samples, most_windows, begin = self._columns(
+            dz, (dz.shape[1], width), kernel, (1, 1), (0, border), (1, dilation[1])
+        )
+
+        def begin_adding() -> Callable[[slice], None]:
+            columns_of = begin()
+            scratch = self.empty((most_windows, rows * num_channels), dx.dtype)
+
+            def add(own: slice) -> None:
+                dx[own].fill(0)
+                for of_rows, windows in columns_of(own):
+                    product = np.matmul(windows, matrix, out=scratch[: len(windows)])
+                    of_block = dz[own, of_rows].shape[:2]
+                    part = product.reshape(*of_block, width, rows, num_channels)
+                    pad = padding[0] - of_rows.start * stride[0]
+                    taps_of_rows = axis_taps(height, of_block[1], rows, stride[0], pad, dilation[0])
+                    for tap, (of_windows, of_pixels) in enumerate(taps_of_rows):
+                        dx[own, of_pixels] += part[:, of_windows, :, tap]
+
+            return add
+
+        each_part(samples, begin_adding)
 
     def _add_by_taps(
         self, dx: Array, dz: Array, w: Array, stride: Pair, padding: Pair, dilation: Pair
     ) -> None:
-        """Add to dx what all taps give to it, one product for each."""
+        """Let dx be what all taps give to it, one product for each."""
         (*num_windows, num_outputs), num_channels = dz.shape[1:], dx.shape[3]
         sample_shape = (*num_windows, num_channels)
-        spans = [span for span, _ in blocks(len(dx), 1, prod(sample_shape) * dz.itemsize)]
-        largest = spans[0].stop if spans else 0
-        scratch = self.empty((largest, *sample_shape), dz.dtype)
+        samples, _ = blocks(len(dx), 1, prod(sample_shape) * dz.itemsize)
         matrices = w.reshape(prod(w.shape[:2]), num_channels, num_outputs)
         pairs = (num_windows, w.shape[:2], stride, padding, dilation)
         taps_of_kernel = list(taps(dx.shape[1:3], *pairs))
-        for span in spans:
-            dx_part, dz_part = dx[span], dz[span]
-            product = scratch[: len(dz_part)]
-            num_rows = prod(product.shape[:3])
-            for matrix, (of_windows, of_pixels) in zip(matrices, taps_of_kernel, strict=True):
-                np.matmul(
-                    dz_part.reshape(num_rows, num_outputs),
-                    matrix.T,
-                    out=product.reshape(num_rows, num_channels),
-                )
-                dx_part[of_pixels] += product[of_windows]
+
+        def begin() -> Callable[[slice], None]:
+            scratch = self.empty((samples[0].stop, *sample_shape), dz.dtype)
+
+            def add(own: slice) -> None:
+                dx_part, dz_part = dx[own], dz[own]
+                dx_part.fill(0)
+                product = scratch[: len(dz_part)]
+                num_rows = prod(product.shape[:3])
+                for matrix, (of_windows, of_pixels) in zip(matrices, taps_of_kernel, strict=True):
+                    np.matmul(
+                        dz_part.reshape(num_rows, num_outputs),
+                        matrix.T,
+                        out=product.reshape(num_rows, num_channels),
+                    )
+                    dx_part[of_pixels] += product[of_windows]
+
+            return add
+
+        each_part(samples, begin)
 
     def conv2d_backward_weight(
         self,
@@ -215,35 +244,62 @@ class ConvOps(Backend):
 
         dw = self.empty((prod(w_shape[:3]), num_outputs), x.dtype)
         dw.fill(0)
-        product = self.empty(dw.shape, dw.dtype)
-        for block, columns in self._column_blocks(
-            x, num_windows, kernel, stride, padding, dilation
-        ):
-            dw += np.matmul(columns.T, dz[block].reshape(len(columns), num_outputs), out=product)
+        total, pairs = SumInOrder(dw), (stride, padding, dilation)
+        samples, _, begin = self._columns(x, num_windows, w_shape, *pairs, least_bytes=dw.nbytes)
+
+        def begin_gradient() -> Callable[[tuple[int, slice]], None]:
+            columns_of = begin()
+
+            def add(part: tuple[int, slice]) -> None:
+                idx, own = part
+                found = None
+                for rows, columns in columns_of(own):
+                    product = np.matmul(columns.T, dz[own, rows].reshape(len(columns), num_outputs))
+                    found = product if found is None else np.add(found, product, out=found)
+                total.add(idx, found)
+
+            return add
+
+        each_part(list(enumerate(samples)), begin_gradient)
         return dw.reshape(w_shape), sum_rows(dz) if needs_db else None
 
-    def _column_blocks(
-        self, x: Array, num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-    ) -> Iterator[tuple[tuple[slice, slice], Array]]:
-        """Yield (block, the block's windows as a matrix); every matrix overwrites the one
-        before.
+    def _columns(
+        self,
+        x: Array,
+        num_windows: Pair,
+        w_shape: tuple[int, ...],
+        stride: Pair,
+        padding: Pair,
+        dilation: Pair,
+        least_bytes: int = 0,
+    ) -> tuple[list[slice], int, Callable[[], Columns]]:
+        """Return the samples of each block, the most windows of a matrix, and what returns, for
+        each thread, the function from samples to their windows; each of its matrices overwrites
+        the one before.
         """
-        row_size = num_windows[1] * prod(kernel) * x.shape[3]
-        all_blocks = list(blocks(len(x), num_windows[0], row_size * x.itemsize))
-        if not all_blocks:
-            return
-        largest, rows = (span.stop for span in all_blocks[0])
-        scratch = self.empty((largest * rows * row_size,), x.dtype)
-        padded = None if padding == (0, 0) else self._zeros_around(x, largest, padding)
-        images = x if padded is None else padded
-        windows = window_view(images, num_windows, kernel, stride, dilation)
-        for of_samples, of_rows in all_blocks:
-            own = of_samples
-            if padded is not None:
-                own = slice(of_samples.stop - of_samples.start)
-                if not of_rows.start:
-                    _inside(padded[own], padding)[...] = x[of_samples]
-            yield (of_samples, of_rows), _columns(windows[own, of_rows], scratch)
+        kernel, num_outputs = (w_shape[0], w_shape[1]), w_shape[3]
+        row_size = num_windows[1] * prod(w_shape[:3])
+        row_bytes = num_windows[1] * max(prod(w_shape[:3]), num_outputs) * x.itemsize
+        samples, rows = blocks(len(x), num_windows[0], row_bytes, least_bytes)
+        largest = samples[0].stop if samples else 0
+        most_rows = largest * rows[0].stop
+
+        def begin() -> Columns:
+            scratch = self.empty((most_rows * row_size,), x.dtype)
+            padded = None if padding == (0, 0) else self._zeros_around(x, largest, padding)
+
+            def columns_of(own: slice) -> Iterator[tuple[slice, Array]]:
+                images = x[own]
+                if padded is not None:
+                    images = padded[: own.stop - own.start]
+                    _inside(images, padding)[...] = x[own]
+                windows = window_view(images, num_windows, kernel, stride, dilation)
+                for of_rows in rows:
+                    yield of_rows, _columns(windows[:, of_rows], scratch)
+
+            return columns_of
+
+        return samples, most_rows * num_windows[1], begin
 
     def _zeros_around(self, x: Array, count: int, padding: Pair) -> Array:
         """Return room for so many padded images."""

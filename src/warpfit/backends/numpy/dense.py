@@ -6,6 +6,7 @@ import numpy as np
 
 from warpfit.backends.base import IDENTITY, Activation, Array, Backend
 from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul, check_matrix
+from warpfit.backends.numpy.parallel import multiply
 
 
 class DenseOps(Backend):
@@ -16,13 +17,13 @@ class DenseOps(Backend):
     ) -> Array:
         check_matmul(a, b, transpose_a, transpose_b)
         a, b = a.T if transpose_a else a, b.T if transpose_b else b
-        return np.matmul(a, b, out=self.empty((a.shape[0], b.shape[1]), a.dtype))
+        return multiply(a, b, self.empty((a.shape[0], b.shape[1]), a.dtype))
 
     def linear_forward(
         self, x: Array, w: Array, b: Array | None, activation: Activation = IDENTITY
     ) -> tuple[Array, Array | None]:
         check_linear(x, w, b)
-        z = np.matmul(x, w, out=self.empty((x.shape[0], w.shape[1]), x.dtype))
+        z = multiply(x, w, self.empty((x.shape[0], w.shape[1]), x.dtype))
         if b is not None:
             z += b
         if activation.needs_input:

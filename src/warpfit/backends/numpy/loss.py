@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from warpfit.backends.activations import sigmoid
-from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_cross_entropy, check_float, check_labels, check_prediction
+from warpfit.backends.base import Array, Backend, LossTerms
+from warpfit.backends.checks import (
+    check_cross_entropy,
+    check_element_loss,
+    check_float,
+    check_labels,
+    check_prediction,
+)
 from warpfit.backends.numpy.activation import row_max
 
 
@@ -20,19 +27,6 @@ def _ratio(total: Any, weight: Any) -> Any:
 
 def _total_weight(sample_weight: Array | None, like: Array) -> Array:
     return like.dtype.type(len(like)) if sample_weight is None else np.add.reduce(sample_weight)
-
-
-def _weighted_mean(
-    losses: Array, sample_weight: Array | None, *, sum_outputs: bool = False
-) -> tuple[Any, Any]:
-    """Return the mean of losses (M, ...) over rows and outputs (or summed over outputs), and Σ
-    s.
-    """
-    per_row = np.add.reduce(losses.reshape(len(losses), _outputs(losses)), axis=1)
-    total = np.add.reduce(per_row if sample_weight is None else per_row * sample_weight)
-    weight = _total_weight(sample_weight, losses)
-    num_outputs = losses.dtype.type(1 if sum_outputs else _outputs(losses))
-    return _ratio(total, weight * num_outputs), weight
 
 
 def _scale_rows(gradient: Array, sample_weight: Array | None, denominator: Any) -> Array:
@@ -47,6 +41,60 @@ def _scale_rows(gradient: Array, sample_weight: Array | None, denominator: Any) 
 
 def _outputs(prediction: Array) -> int:
     return prod(prediction.shape[1:])
+
+
+def _square(prediction: Array, target: Array, _: float, out: Array) -> Array:
+    np.subtract(prediction, target, out=out)
+    return np.multiply(out, out, out=out)
+
+
+def _distance(prediction: Array, target: Array, _: float, out: Array) -> Array:
+    return np.abs(np.subtract(prediction, target, out=out), out=out)
+
+
+def _huber(prediction: Array, target: Array, delta: float, out: Array) -> Array:
+    _distance(prediction, target, delta, out)
+    clipped = np.minimum(out, delta)
+    # d²/2 inside and delta·(|d| - delta/2) outside are both c·(|d| - c/2) with c = min(|d|, delta).
+    return np.multiply(clipped, out - clipped / 2, out=out)
+
+
+def _cross_entropy(logits: Array, target: Array, _: float, out: Array) -> Array:
+    np.multiply(logits, target, out=out)
+    np.subtract(np.maximum(logits, 0), out, out=out)
+    out += np.log1p(np.exp(-np.abs(logits)))
+    return out
+
+
+def _difference(prediction: Array, target: Array, _: float, out: Array) -> Array:
+    return np.subtract(prediction, target, out=out)
+
+
+def _sign(prediction: Array, target: Array, _: float, out: Array) -> Array:
+    return np.sign(np.subtract(prediction, target, out=out), out=out)
+
+
+def _clipped(prediction: Array, target: Array, delta: float, out: Array) -> Array:
+    return np.clip(np.subtract(prediction, target, out=out), -delta, delta, out=out)
+
+
+def _of_sigmoid(logits: Array, target: Array, _: float, out: Array) -> Array:
+    return np.subtract(sigmoid(logits, out), target, out=out)
+
+
+# Of each element, by the names of losses: ``f(prediction, target, setting, out)`` writes to `out`.
+_TERMS: dict[str, Callable[[Array, Array, float, Array], Array]] = {
+    "mse": _square,
+    "absolute_error": _distance,
+    "huber": _huber,
+    "binary_cross_entropy": _cross_entropy,
+}
+_DERIVATIVES: dict[str, Callable[[Array, Array, float, Array], Array]] = {
+    "mse": _difference,
+    "absolute_error": _sign,
+    "huber": _clipped,
+    "binary_cross_entropy": _of_sigmoid,
+}
 
 
 class LossOps(Backend):
@@ -114,112 +162,35 @@ class LossOps(Backend):
             gradient -= on_each if class_weight is None else on_each * class_weight
         return _scale_rows(gradient, sample_weight, total_weight)
 
-    def mean_squared_error_forward(
+    def element_loss_forward(
         self,
         prediction: Array,
         target: Array,
+        terms: LossTerms,
         *,
         sample_weight: Array | None = None,
-        half: bool = False,
     ) -> tuple[Array, Array]:
-        check_prediction("mean_squared_error_forward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        loss, weight = _weighted_mean(np.multiply(error, error, out=error), sample_weight)
-        return loss * prediction.dtype.type(0.5) if half else loss, weight
+        check_element_loss("element_loss_forward", prediction, target, terms, sample_weight)
+        out = self.empty(prediction.shape, prediction.dtype)
+        losses = _TERMS[terms.name](prediction, target, terms.setting, out)
+        per_row = np.add.reduce(losses.reshape(len(losses), _outputs(losses)), axis=1)
+        total = np.add.reduce(per_row if sample_weight is None else per_row * sample_weight)
+        weight = _total_weight(sample_weight, prediction)
+        return _ratio(total * prediction.dtype.type(terms.of_term), weight), weight
 
-    def mean_squared_error_backward(
+    def element_loss_backward(
         self,
         prediction: Array,
         target: Array,
         total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-        half: bool = False,
-    ) -> Array:
-        check_prediction("mean_squared_error_backward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        if half:
-            return _scale_rows(error, sample_weight, total_weight)
-        return _scale_rows(error, sample_weight, total_weight * _outputs(prediction) / 2)
-
-    def absolute_error_forward(
-        self, prediction: Array, target: Array, *, sample_weight: Array | None = None
-    ) -> tuple[Array, Array]:
-        check_prediction("absolute_error_forward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        return _weighted_mean(np.abs(error, out=error), sample_weight)
-
-    def absolute_error_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
+        terms: LossTerms,
         *,
         sample_weight: Array | None = None,
     ) -> Array:
-        check_prediction("absolute_error_backward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        return _scale_rows(
-            np.sign(error, out=error), sample_weight, total_weight * _outputs(prediction)
-        )
-
-    def huber_forward(
-        self,
-        prediction: Array,
-        target: Array,
-        *,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array]:
-        check_prediction("huber_forward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        np.abs(error, out=error)
-        clipped = np.minimum(error, delta)
-        # d²/2 inside and delta·(|d| - delta/2) outside are both c·(|d| - c/2) with c = min(|d|,
-        # delta).
-        return _weighted_mean(clipped * (error - clipped / 2), sample_weight)
-
-    def huber_backward(
-        self,
-        prediction: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        delta: float = 1.0,
-        sample_weight: Array | None = None,
-    ) -> Array:
-        check_prediction("huber_backward", prediction, target, sample_weight)
-        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
-        np.clip(error, -delta, delta, out=error)
-        return _scale_rows(error, sample_weight, total_weight * _outputs(prediction))
-
-    def binary_cross_entropy_forward(
-        self,
-        logits: Array,
-        target: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> tuple[Array, Array]:
-        check_prediction("binary_cross_entropy_forward", logits, target, sample_weight)
-        losses = np.multiply(logits, target, out=self.empty(logits.shape, logits.dtype))
-        np.subtract(np.maximum(logits, 0), losses, out=losses)
-        losses += np.log1p(np.exp(-np.abs(logits)))
-        return _weighted_mean(losses, sample_weight, sum_outputs=sum_outputs)
-
-    def binary_cross_entropy_backward(
-        self,
-        logits: Array,
-        target: Array,
-        total_weight: Array,
-        *,
-        sample_weight: Array | None = None,
-        sum_outputs: bool = False,
-    ) -> Array:
-        check_prediction("binary_cross_entropy_backward", logits, target, sample_weight)
-        gradient = sigmoid(logits, self.empty(logits.shape, logits.dtype))
-        gradient -= target
-        denominator = total_weight if sum_outputs else total_weight * _outputs(logits)
+        check_element_loss("element_loss_backward", prediction, target, terms, sample_weight)
+        out = self.empty(prediction.shape, prediction.dtype)
+        gradient = _DERIVATIVES[terms.name](prediction, target, terms.setting, out)
+        denominator = total_weight / prediction.dtype.type(terms.of_derivative)
         return _scale_rows(gradient, sample_weight, denominator)
 
     def count_correct(self, logits: Array, labels: Array) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from warpfit.backends.base import Array, Backend, Pair
 from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
+from warpfit.backends.numpy.parallel import each_rows
 from warpfit.backends.numpy.windows import taps
 
 
@@ -45,27 +46,31 @@ class PoolOps(Backend):
         indices = self.empty(y.shape, np.min_scalar_type(prod(kernel) - 1 + of_positive))
         larger = self.empty(y.shape, bool)
         is_padded = padding != (0, 0)
-        if is_padded:
-            y.fill(-np.inf)
-            indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
-        every_tap = taps(x.shape[1:3], num_windows, kernel, stride, padding)
-        for tap, (of_windows, of_pixels) in enumerate(every_tap):
-            pixels, best, index, mask = (
-                x[of_pixels],
-                y[of_windows],
-                indices[of_windows],
-                larger[of_windows],
-            )
-            if not tap and not is_padded:
-                np.copyto(best, pixels)
-                index.fill(0)
-                continue
-            np.greater(pixels, best, out=mask)
-            np.maximum(best, pixels, out=best)
-            _take_tap(index, mask, tap)
-        if of_positive:
-            np.logical_not(np.greater(y, 0, out=larger), out=larger)
-            _take_tap(indices, larger, prod(kernel))
+        every_tap = list(taps(x.shape[1:3], num_windows, kernel, stride, padding))
+
+        def pool(x: Array, y: Array, indices: Array, larger: Array) -> None:
+            if is_padded:
+                y.fill(-np.inf)
+                indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
+            for tap, (of_windows, of_pixels) in enumerate(every_tap):
+                pixels, best, index, mask = (
+                    x[of_pixels],
+                    y[of_windows],
+                    indices[of_windows],
+                    larger[of_windows],
+                )
+                if not tap and not is_padded:
+                    np.copyto(best, pixels)
+                    index.fill(0)
+                    continue
+                np.greater(pixels, best, out=mask)
+                np.maximum(best, pixels, out=best)
+                _take_tap(index, mask, tap)
+            if of_positive:
+                np.logical_not(np.greater(y, 0, out=larger), out=larger)
+                _take_tap(indices, larger, prod(kernel))
+
+        each_rows(pool, x, y, indices, larger)
         return y, indices
 
     def max_pool2d_backward(
@@ -82,18 +87,24 @@ class PoolOps(Backend):
         num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding, indices)
         dx = self.empty(x_shape, dy.dtype)
         uncovered = (size % step for size, step in zip(x_shape[1:3], kernel, strict=True))
-        if stride != kernel or any(padding) or any(uncovered):
-            dx.fill(0)
+        leaves_out = stride != kernel or any(padding) or any(uncovered)
         chosen, share = self.empty(dy.shape, bool), self.empty(dy.shape, dy.dtype)
         windows_overlap = stride[0] < kernel[0] or stride[1] < kernel[1]
-        every_tap = taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding)
-        for tap, (of_windows, of_pixels) in enumerate(every_tap):
-            np.equal(indices, tap, out=chosen)
-            if windows_overlap:
-                np.multiply(dy, chosen, out=share)
-                dx[of_pixels] += share[of_windows]
-            else:
-                np.multiply(dy[of_windows], chosen[of_windows], out=dx[of_pixels])
+        image = (x_shape[1], x_shape[2])
+        every_tap = list(taps(image, num_windows, kernel, stride, padding))
+
+        def spread(dx: Array, dy: Array, indices: Array, chosen: Array, share: Array) -> None:
+            if leaves_out:
+                dx.fill(0)
+            for tap, (of_windows, of_pixels) in enumerate(every_tap):
+                np.equal(indices, tap, out=chosen)
+                if windows_overlap:
+                    np.multiply(dy, chosen, out=share)
+                    dx[of_pixels] += share[of_windows]
+                else:
+                    np.multiply(dy[of_windows], chosen[of_windows], out=dx[of_pixels])
+
+        each_rows(spread, dx, dy, indices, chosen, share)
         return dx
 
     def avg_pool2d_forward(

@@ -12,9 +12,10 @@ from itertools import product
 from numpy.lib.stride_tricks import as_strided
 
 from warpfit.backends.base import Array, Pair
+from warpfit.backends.numpy.parallel import spans
 
 # Scratch memory of one block: small enough for the cache, large enough for a quick matrix product.
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 
 Index = tuple[slice, ...]
 
@@ -29,19 +30,14 @@ def window_view(x: Array, num_windows: Pair, kernel: Pair, stride: Pair, dilatio
     return as_strided(x, shape, (sample, *steps, channel), writeable=False)
 
 
-def blocks(num_samples: int, num_rows: int, row_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (samples, rows) that cover them all: as many samples as a block holds, or parts of one.
-
-    No block is larger than the first.
+def blocks(
+    num_samples: int, num_rows: int, row_bytes: int, least_bytes: int = 0
+) -> tuple[list[slice], list[slice]]:
+    """Return slices of samples, and of the rows of each, whose products cover them all: blocks have
+    as many samples as they hold, or parts of one.
     """
-    rows = max(1, BLOCK_BYTES // max(1, row_bytes))
-    samples = max(1, rows // num_rows)
-    rows = min(rows, num_rows)
-    for sample, row in product(range(0, num_samples, samples), range(0, num_rows, rows)):
-        yield (
-            slice(sample, min(sample + samples, num_samples)),
-            slice(row, min(row + rows, num_rows)),
-        )
+    rows = max(1, max(BLOCK_BYTES, least_bytes) // max(1, row_bytes))
+    return spans(num_samples, max(1, rows // max(1, num_rows))), spans(num_rows, rows)
 
 
 def taps(

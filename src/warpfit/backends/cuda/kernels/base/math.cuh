@@ -1,6 +1,6 @@
 // Functions of <math.h> under one name for float and double.
 // Values only: overloads that CUDA has by other names, with its accuracy.
-// Users: ops/activation/, ops/arrays/, ops/norm/, ops/optim/, ops/pool/, ops/softmax/,
+// Users: ops/activation/, ops/arrays/, ops/loss/, ops/norm/, ops/optim/, ops/pool/, ops/softmax/,
 // resident/record/.
 #pragma once
 

@@ -21,11 +21,16 @@ struct TensorCore {
 template <>
 struct TensorCore<float16> {
     __device__ static unsigned operand(unsigned word) { return word; }
-    __device__ static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    // With sums of float32, or two of float16 in a word.
+    template <class Sum, int COUNT>
+    __device__ static void multiply(Sum (&d)[COUNT], const unsigned (&a)[4],
+                                    const unsigned (&b)[2]) {
         mma_m16n8k16_f16(d, a, b);
     }
     // Of half a slice.
-    __device__ static void multiply(float (&d)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {
+    template <class Sum, int COUNT>
+    __device__ static void multiply(Sum (&d)[COUNT], const unsigned (&a)[2],
+                                    const unsigned (&b)[1]) {
         mma_m16n8k8_f16(d, a, b[0]);
     }
 };

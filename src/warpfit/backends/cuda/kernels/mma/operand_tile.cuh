@@ -83,8 +83,8 @@ struct SliceProduct;
 
 template <bool A_ACROSS, bool B_ACROSS>
 struct SliceProduct<float16, A_ACROSS, B_ACROSS> {
-    template <int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+    template <class Sum, int COUNT>
+    __device__ static void add_to(Sum (&d)[COUNT], uint64 a, uint64 b, bool adds) {
         wgmma_f16<A_ACROSS, B_ACROSS>(d, a, b, adds);
     }
 };
@@ -112,8 +112,8 @@ struct RegisterProduct;
 
 template <>
 struct RegisterProduct<float16> {
-    template <bool B_ACROSS, int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
+    template <bool B_ACROSS, class Sum, int COUNT>
+    __device__ static void add_to(Sum (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
         wgmma_f16_of_registers<B_ACROSS>(d, a, b, adds);
     }
 };

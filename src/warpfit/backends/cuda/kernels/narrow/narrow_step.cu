@@ -149,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (piece < PIECES) sums[i].write(own_gradients, piece_of(shared, 0, piece));
     }
     if (sum_over_grid(loss.sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, of_term * loss.sums[0], 1.0, static_cast<double>(num_rows),
+        write_record(record, record_row, of_term * loss.sums[0], static_cast<double>(num_rows),
                      loss.sums[1]);
     }
 }

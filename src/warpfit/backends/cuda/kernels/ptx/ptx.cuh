@@ -35,6 +35,19 @@ __device__ inline float square_root_near(float value) {
     return result;
 }
 
+// sin.approx.ftz.f32 and cos.approx.ftz.f32 (9.7.3.17, 9.7.3.18): within 2^-20 from -π to π.
+__device__ inline float sine_near(float angle) {
+    float result;
+    asm("sin.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
+    return result;
+}
+
+__device__ inline float cosine_near(float angle) {
+    float result;
+    asm("cos.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
+    return result;
+}
+
 // ex2.approx.ftz.f32 (9.7.3.20): 2 to a power, within two units of the last place; subnormal
 // numbers are 0.
 __device__ inline float power_of_2(float exponent) {
@@ -271,7 +284,22 @@ __device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
 // fence.acq_rel (9.7.13.4): what comes before it, others see before what comes after it.
 __device__ inline void fence_of_grid() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// ld.relaxed and st.relaxed of memory that the host uses, too.
+// ld.relaxed and st.relaxed of memory that the host, or other cards, use, too.
+__device__ inline uint4 load_system(const uint4* pointer) {
+    uint4 words;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(pointer)
+                 : "memory");
+    return words;
+}
+
+__device__ inline void store_system(uint4* pointer, uint4 words) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer),
+                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+}
+
 __device__ inline unsigned load_system(const unsigned* pointer) {
     unsigned word;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
@@ -368,65 +396,7 @@ __device__ inline void stmatrix_x4(void* row, const unsigned (&r)[4]) {
                  : "memory");
 }
 
-// cvt.rn.relu (9.7.9.21): as floats_to_halves and floats_to_bfloats, of negative numbers 0.
-__device__ inline unsigned relu_to_halves(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
-__device__ inline unsigned relu_to_bfloats(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
-// fma.rn.relu.f16x2 (9.7.4.4): of each half of two words the sum, rounded, of negative ones 0.
-__device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
-    constexpr unsigned ONES = 0x3c003c00;
-    unsigned word;
-    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(first), "r"(ONES), "r"(second));
-    return word;
-}
-
-// set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that of
-// the other word, or not below, else none.
-__device__ inline unsigned greater_halves(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned greater_bfloats(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned at_least_halves(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned at_least_bfloats(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-// max.NaN (9.7.4.9): the larger number of each half, NaN if either is.
-__device__ inline unsigned larger_halves(unsigned word, unsigned other) {
-    unsigned larger;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
-    return larger;
-}
-
-__device__ inline unsigned larger_bfloats(unsigned word, unsigned other) {
-    unsigned larger;
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
-    return larger;
-}
+#include "ptx/packed_halves.cuh"
 
 // cp.async.bulk (9.7.9.25.4.1): a multiple of 16 bytes from global to shared memory, both aligned
 // to 16 bytes; the barrier counts them.

@@ -74,6 +74,29 @@ __device__ inline void mbarrier_arrive_at(unsigned cluster_address) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
 
+// add.f16x2 (9.7.4.1): of each half of two words the sum.
+__device__ inline unsigned sums_of_halves(unsigned first, unsigned second) {
+    unsigned word;
+    asm("add.f16x2 %0, %1, %2;" : "=r"(word) : "r"(first), "r"(second));
+    return word;
+}
+
+// mma.m16n8k8 and m16n8k16 (9.7.14.5) with sums of float16, two of a row in a word.
+__device__ inline void mma_m16n8k8_f16(unsigned (&d)[2], const unsigned (&a)[2],
+                                       const unsigned& b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
+        : "+r"(d[0]), "+r"(d[1])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+__device__ inline void mma_m16n8k16_f16(unsigned (&d)[2], const unsigned (&a)[4],
+                                        const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 "
+        "{%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+        : "+r"(d[0]), "+r"(d[1])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // wgmma.fence, commit_group and wait_group (9.7.15.7): before the first product that takes
 // registers written by others; around those that are waited for together; until at most the N
 // latest groups are still under way.
@@ -97,40 +120,49 @@ __device__ inline void wgmma_wait() {
 // product has been waited for.
 // d is 0 where sums begin, though nothing is added to then: two that are undefined are the same to
 // the compiler, which may leave out one of two products.
-#define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                   \
+#define DEFINE_WGMMA(NAME, SHAPE, MAJORS, NUMBER, D, COUNT, A, B, ADDS)                        \
     template <int A_ACROSS, int B_ACROSS>                                                      \
-    __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, \
+    __device__ inline void NAME(NUMBER(&d)[COUNT], unsigned long long a, unsigned long long b, \
                                 int adds) {                                                    \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                              \
                      ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT         \
                      "}, " A ", " B ", adds, 1, 1" MAJORS "; }"                                \
-                     : D_##COUNT                                                               \
+                     : D##_##COUNT                                                             \
                      : "l"(a), "l"(b), "r"(adds), "n"(A_ACROSS), "n"(B_ACROSS));               \
     }
 
-#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, COUNT, A0, A1, A2, A3, B, ADDS)            \
+#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, NUMBER, D, COUNT, A0, A1, A2, A3, B, ADDS) \
     template <int B_ACROSS = 0>                                                                  \
-    __device__ inline void NAME(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, \
+    __device__ inline void NAME(NUMBER(&d)[COUNT], const unsigned (&a)[4], unsigned long long b, \
                                 int adds) {                                                      \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                                \
                      ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT           \
                      "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1" MAJOR "; }"        \
-                     : D_##COUNT                                                                 \
+                     : D##_##COUNT                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds),            \
                        "n"(B_ACROSS));                                                           \
     }
 
 // P0 to P6: the names of the operands that come after d.
 #define DEFINE_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5, P6)                                        \
-    DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, COUNT, P0, P1, P2)       \
-    DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, COUNT, P0, P1, P2)    \
-    DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2)                  \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", " P6, COUNT, \
-                              P0, P1, P2, P3, P4, P5)                                              \
+    DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, float, D, COUNT, P0, P1, \
+                 P2)                                                                               \
+    DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, float, D, COUNT, P0,  \
+                 P1, P2)                                                                           \
+    DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", float, D, COUNT, P0, P1, P2)        \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", " P6, float, \
+                              D, COUNT, P0, P1, P2, P3, P4, P5)                                    \
     DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", " P6,     \
-                              COUNT, P0, P1, P2, P3, P4, P5)                                       \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT,    \
-                              P0, P1, P2, P3, P4, P5)
+                              float, D, COUNT, P0, P1, P2, P3, P4, P5)                             \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", float, D, \
+                              COUNT, P0, P1, P2, P3, P4, P5)
+
+// With sums of float16, two of a row in a word: d[2 j + h] has what d[4 j + 2 h] and the next have.
+#define DEFINE_HALF_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5, P6)                                  \
+    DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f16.f16.f16", ", " P3 ", " P4, unsigned, H, COUNT, P0, \
+                 P1, P2)                                                                          \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f16.f16.f16", ", " P6,       \
+                              unsigned, H, COUNT, P0, P1, P2, P3, P4, P5)
 
 #define D_FROM(i)                                                                               \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
@@ -148,6 +180,13 @@ __device__ inline void wgmma_wait() {
 #define D_96 D_64, D_FROM(64), D_FROM(80)
 #define D_128 D_96, D_FROM(96), D_FROM(112)
 
+#define H_FOUR(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+#define H_4 H_FOUR(0)
+#define H_8 H_4, H_FOUR(4)
+#define H_16 H_8, H_FOUR(8), H_FOUR(12)
+#define H_32 H_16, H_FOUR(16), H_FOUR(20), H_FOUR(24), H_FOUR(28)
+
+#define REGISTERS_4 "%0, %1, %2, %3"
 #define REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REGISTERS_12 REGISTERS_8 ", %8, %9, %10, %11"
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -188,3 +227,7 @@ DEFINE_WGMMAS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 DEFINE_WGMMAS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 DEFINE_WGMMAS(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 DEFINE_WGMMAS(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+DEFINE_HALF_WGMMAS(16, 4, "%4", "%5", "%6", "%7", "%8", "%9", "%10")
+DEFINE_HALF_WGMMAS(32, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+DEFINE_HALF_WGMMAS(64, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+DEFINE_HALF_WGMMAS(128, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")

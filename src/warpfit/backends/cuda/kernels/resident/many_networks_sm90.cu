@@ -47,10 +47,8 @@ using namespace config;
 #include "resident/record/rungs.cuh"
 
 __device__ inline void make_barriers(ClusterShared& shared) {
-    for (int i = 0; i < STAGES; ++i) {
-        mbarrier_init(&shared.x_full[i], HELPERS * OF_WARP);
-        mbarrier_init(&shared.x_free[i], (WARPS + HELPERS) * OF_WARP);
-    }
+    for (Barrier& barrier : shared.x_full) mbarrier_init(&barrier, HELPERS * OF_WARP);
+    for (Barrier& barrier : shared.x_free) mbarrier_init(&barrier, (WARPS + HELPERS) * OF_WARP);
     mbarrier_init(&shared.h_full, WARPS * OF_WARP);
     mbarrier_init(&shared.h_free, HELPERS * OF_WARP);
     mbarrier_init(&shared.dz_full, WARPS_WITH_ROWS * OF_WARP);

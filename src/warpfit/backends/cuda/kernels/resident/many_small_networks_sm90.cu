@@ -12,9 +12,10 @@
 // Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows
 //           of all; SHARED_BYTES of dynamic shared memory, from a multiple of 1024. Settings:
 //           ManySmallConfig of resident_config.py.
-// Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu
-//           in float16; parameters and their optimizer state in float32. A network's bits follow
-//           from its own numbers alone.
+// Numerics: products of DTYPE; sums in float32 of gradients of parameters and of logits, and of
+//           bfloat16; of float16 those of a layer's units, and of their gradients, in float16, to
+//           which they are rounded anyway. Biases are added likewise. Parameters and their optimizer
+//           state in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers
 //   filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
@@ -77,13 +78,13 @@ struct Group {
     GroupShared& shared;
     const LossSettings& loss;
     Parameters parameters;
-    AllSigns signs;
     unsigned batches = 0;  // so far
+    // The thread's, of an epoch so far.
+    double own_loss = 0;
+    unsigned own_correct = 0;
 
     __device__ Group(GroupShared& shared, const LossSettings& loss)
-        : shared(shared), loss(loss), parameters(shared) {
-        clear_sums();
-    }
+        : shared(shared), loss(loss), parameters(shared) {}
 
     // Where the batch is.
     __device__ int stage() const { return batches % STAGES; }
@@ -96,14 +97,13 @@ struct Group {
     __device__ void find_losses_of(GroupShared& shared, const Batch& batch, Words& last) {
         await_batch();
         meet();  // all are done with the step before
-        go_forward(shared, last, signs, parameters, stage());
+        go_forward(shared, last, parameters, stage());
         const int num_rows = batch.num_rows(shared.network);
         const float factor =
             batch.trains(shared.network) ? shared.run.factors[num_rows < BATCH] : 0;
         const RowLoss found = find_losses(shared, parameters, loss, num_rows, factor, stage());
-        const unsigned own = Thread().idx;
-        shared.losses[own] += found.loss;
-        shared.num_correct[own] += found.is_correct;
+        own_loss += found.loss;
+        own_correct += found.is_correct;
         meet();
     }
 
@@ -111,9 +111,9 @@ struct Group {
     // begin anew.
     __device__ void take_sums(EpochSums& found, int num_rows) {
         const Thread own;
-        const double loss = reduce_warp<Sum>(shared.losses[own.idx]),
-                     correct = reduce_warp<Sum>(1.0 * shared.num_correct[own.idx]);
-        clear_sums();
+        const double loss = reduce_warp<Sum>(own_loss),
+                     correct = reduce_warp<Sum>(1.0 * own_correct);
+        own_loss = own_correct = 0;
         meet();  // what came before has been taken
         if (own.lane() == 0) shared.sums[own.warp()] = {loss, correct};
         meet();
@@ -125,19 +125,13 @@ struct Group {
         }
     }
 
-    __device__ void clear_sums() {
-        const unsigned own = Thread().idx;
-        shared.losses[own] = 0;
-        shared.num_correct[own] = 0;
-    }
-
     __device__ void take_step(const Batch& batch) {
         GroupShared& shared = found_anew();
         Words words;
         find_losses_of(shared, batch, words);
         const NetworkStep step{shared.settings[stage()], shared.network.rule, shared.run.unscale};
         back_from_outputs(words, shared, parameters, step);
-        go_back(shared, words, signs, parameters, step, stage());
+        go_back(shared, words, parameters, step, stage());
         leave_batch();
     }
 
@@ -193,10 +187,8 @@ struct Group {
 };
 
 __device__ inline void make_barriers(GroupShared& shared) {
-    for (int i = 0; i < STAGES; ++i) {
-        mbarrier_init(&shared.batch_full[i], OF_WARP);
-        mbarrier_init(&shared.batch_free[i], WARPS * OF_WARP);
-    }
+    for (Barrier& barrier : shared.batch_full) mbarrier_init(&barrier, OF_WARP);
+    for (Barrier& barrier : shared.batch_free) mbarrier_init(&barrier, WARPS * OF_WARP);
     mbarrier_init(&shared.network_full, 1);
     for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
 }

@@ -36,6 +36,7 @@
 namespace config {
 #include <config>  // the settings, as the host declares them
 }
+constexpr int CARDS = 1;
 using namespace config;
 
 #include "base/block.cuh"

@@ -21,6 +21,7 @@
 // units where all blocks of a rank take them as their next inputs. Back, clusters have parts of the
 // sums: each rank adds up rows of all clusters, and sends the ranks of its own what they multiply
 // by next. While numbers are on their way, weights that are not needed any more are updated.
+#define SHARED_ALIGNMENT 1024
 #include "ops/loss/loss_terms.cuh"
 #include "ops/optim/update_rules.cuh"
 
@@ -31,19 +32,50 @@ using namespace config;
 
 #include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
+#include "resident/update/card_arrays.cuh"
 
-// Starts to copy this rank's features of a batch, and the targets.
-__device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
+// This rank's features of a batch, 8 at a time: f(turn, row, column, where they are).
+constexpr int FEATURE_CHUNKS = BATCH * WeightTile<0>::INPUTS / 8;
+template <class F>
+__device__ inline void each_chunk(const CardRun& run, int step, F f) {
     using First = WeightTile<0>;
     constexpr int CHUNKS = First::INPUTS / 8;
     const T* rows =
         run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
-    each_of_block<32 * WARPS>(BATCH * CHUNKS, [&](int i) {
+    const int thread = this_thread();
+#pragma unroll
+    for (int turn = 0; turn < (FEATURE_CHUNKS + THREADS - 1) / THREADS; ++turn) {
+        const int i = turn * THREADS + thread;
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
-        if (First::first_input() + column >= X_WIDTH) return;
-        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column],
-                      rows + row * X_STRIDE + column, true);
-    });
+        if (i < FEATURE_CHUNKS && First::first_input() + column < X_WIDTH)
+            f(turn, row, column, rows + row * X_STRIDE + column);
+    }
+}
+
+// Those of the next batch, for whose rows there is no room before this step ends.
+struct NextRows {
+    uint4 chunks[(FEATURE_CHUNKS + THREADS - 1) / THREADS];
+
+    __device__ void load(const CardRun& run, int step) {
+        each_chunk(run, step, [&](int turn, int, int, const T* from) {
+            chunks[turn] = *reinterpret_cast<const uint4*>(from);
+        });
+    }
+    __device__ void store(CardShared& shared, const CardRun& run) const {
+        each_chunk(run, 0, [&](int turn, int row, int column, const T*) {
+            *reinterpret_cast<uint4*>(part_of<0>(shared).inputs[0].at(row, column)) = chunks[turn];
+        });
+    }
+};
+
+// Starts to copy this rank's features of a batch, and the targets.
+template <bool WITH_ROWS = !APART>
+__device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
+    if constexpr (WITH_ROWS)
+        each_chunk(run, step, [&](int, int row, int column, const T* from) {
+            copy_async_16(part_of<0>(shared).inputs[step % LayerPart<0>::BATCHES].at(row, column),
+                          from, true);
+        });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
     each_of_block<32 * WARPS>(BATCH * TARGET_WORDS, [&](int i) {
         copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true);
@@ -62,7 +94,7 @@ __device__ inline int row_of(int eighth) {
 // From outputs without biases to their gradients. Of rows that are not there they are 0.
 __device__ inline void find_gradients(CardShared& shared, const CardRun& run, const Now& now,
                                       Rests& rests) {
-    const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
+    const auto& biases = biases_of<LAYERS - 1>(shared)[0];
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth), column = static_cast<int>(threadIdx.x) % 4 * 2;
         const float factor = row < now.count ? run.scale / now.count : 0;
@@ -74,7 +106,7 @@ __device__ inline void find_gradients(CardShared& shared, const CardRun& run, co
         rests[i] = find_row_gradients<OUT_WIDTH / 8, OUTPUTS>(
             shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{}, outputs,
             [&](int chunk, float first, float second) {
-                *reinterpret_cast<unsigned*>(&shared.output_gradients[row][chunk * 8 + column]) =
+                *reinterpret_cast<unsigned*>(shared.output_gradients.at(row, chunk * 8 + column)) =
                     packed<T>(first, second);
             });
     });
@@ -98,25 +130,25 @@ template <class Meanwhile>
 __device__ inline void train_last(CardShared& shared, const CardRun& run, const Now& now,
                                   Rests& rests, Meanwhile meanwhile) {
     constexpr unsigned SENT_BYTES =
-        2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
+        2 * (RANKS - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
     __syncthreads();
     multiply_last(shared, run, now);
     meanwhile();
     receive_outputs(shared, run, now);
     __syncthreads();
     find_gradients(shared, run, now, rests);
-    await_bytes(shared.last_full, now.step, SENT_BYTES);
+    if constexpr (!APART) await_bytes(shared.last_full, now.step, SENT_BYTES);
     __syncthreads();
     differentiate_last(shared);
-    __syncthreads();
+    meet_for_products();
 }
 
 // The last layer's update, and the record of the step.
-__device__ inline void finish_last(CardShared& shared, const CardRun& run, const Now& now,
-                                   const Rests& rests) {
+__device__ inline void finish_last(CardShared& shared, const CardRun& run, Held& held,
+                                   const Now& now, const Rests& rests) {
     if (blockIdx.x == 0) find_losses(shared, run, now, rests);
     __syncthreads();
-    update_layer<LAYERS - 1>(shared, run, now, &shared.output_gradients[0][0], OUTPUT_STRIDE);
+    update_layer<LAYERS - 1>(shared, run, held, now, shared.output_gradients);
     if (blockIdx.x == 0 && threadIdx.x < 32)
         write_record(run.record + 3 * now.step, shared.losses, now.count, now.count, now.count);
 }
@@ -124,40 +156,59 @@ __device__ inline void finish_last(CardShared& shared, const CardRun& run, const
 // Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is
 // updated while the gradients of its inputs are on their way.
 template <int L>
-__device__ inline void train_from(CardShared& shared, const CardRun& run, const Now& now) {
-    multiply_forward<L>(shared, now);
+__device__ inline void train_from(CardShared& shared, const CardRun& run, Held& held, Ring& ring,
+                                  const Now& now) {
+    multiply_forward<L>(shared, run, ring, now);
     Derivatives<L> derivatives;
     activate_units<L>(shared, run, now, derivatives);
     Rests rests;
     if constexpr (Places<L>::IS_INNER) {
         receive_inputs<L + 1>(shared, run, now);
-        __syncthreads();
-        train_from<L + 1>(shared, run, now);
+        meet_for_products();
+        train_from<L + 1>(shared, run, held, ring, now);
         differentiate_units<L>(shared, run, now, derivatives);
-        await_gradients<L>(shared, now);
+        if constexpr (APART) {
+            if constexpr (!STREAMED)
+                update_layer<L + 1, 1, 2>(shared, run, held, now, gradients_of<L + 1>(shared));
+            __syncthreads();
+        }
+        await_gradients<L>(shared, run, now);
     } else {
-        train_last(shared, run, now, rests, [&] { share_derivatives<L>(shared, derivatives); });
+        train_last(shared, run, now, rests, [&] {
+            if constexpr (APART) {
+                __syncthreads();
+                receive_last_units<L>(shared, run, now);
+            } else {
+                share_derivatives<L>(shared, derivatives);
+            }
+        });
     }
-    if constexpr (L > 0) {
-        multiply_back<L>(shared, run, now);
+    if constexpr (L > 0 || STREAMED) {
+        multiply_back<L>(shared, run, ring, now);
         __syncthreads();
     }
-    if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, now, rests);
-    update_layer<L>(shared, run, now, &gradients_of<L>(shared)[0][0], GRADIENT_STRIDE);
-    __syncthreads();
+    if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, held, now, rests);
+    if constexpr (STREAMED) {
+        update_biases<L>(shared, run, now, gradients_of<L>(shared));
+    } else {
+        update_layer<L, 0, (APART && L > 0 ? 2 : 1)>(shared, run, held, now,
+                                                     gradients_of<L>(shared));
+    }
+    if constexpr (!APART || L == 0) __syncthreads();
 }
 
 template <int L = 0>
-__device__ inline void read_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    read_layer<L>(shared, run, arrays);
-    if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, arrays);
+__device__ inline void read_layers(CardShared& shared, const CardRun& run, Held& held,
+                                   const Arrays& arrays) {
+    read_layer<L>(shared, run, held, arrays);
+    if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, held, arrays);
 }
 
 template <int L = 0>
-__device__ inline void write_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
-    each_parameter<L, true>(shared, run, arrays,
-                            [](float number, float* place) { *place = number; });
-    if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
+__device__ inline void write_layers(CardShared& shared, const CardRun& run, Held& held,
+                                    const Arrays& arrays) {
+    write_layer<L>(shared, run, held, arrays);
+    if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, held, arrays);
 }
 
 // Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer
@@ -165,7 +216,7 @@ __device__ inline void write_layers(CardShared& shared, const CardRun& run, cons
 __device__ inline void prepare(CardShared& shared) {
     clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(CardShared) / 16);
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && !APART) {
         for (Barrier& full : shared.parts_full) mbarrier_init(&full, 1);
         for (Barrier& full : shared.gradients_full) mbarrier_init(&full, 1);
         mbarrier_init(&shared.last_full, 1);
@@ -188,24 +239,34 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       arguments.loss,
                       arguments.rule,
                       arguments.words,
-                      arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
+                      arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before()};
     const Arrays arrays{arguments.places};
+    Held held;
     prepare(shared);
-    read_layers(shared, run, arrays);
+    read_layers(shared, run, held, arrays);
     barrier_of_cluster();  // no block sends to another that has not begun
-    load_batch(shared, run, 0);
+    load_batch<true>(shared, run, 0);
+    copy_async_wait<0>();
+    Ring ring{shared.pieces(), 0};
+    if constexpr (STREAMED) ring.begin(forward_pass<0>(run), AHEAD_FORWARD);
     const StepSettings* settings = arguments.settings;
     StepSettings next = settings[0];
     for (Step step(arguments.num_rows, arguments.num_epochs); step.is_there(); step.advance()) {
         const Now now{step.index, step.count(), next};
-        copy_async_wait<0>();
-        __syncthreads();
-        if (step.index + 1 < step.num_steps) {
+        // Of streamed weights some are on their way, behind the targets.
+        copy_async_wait<(STREAMED ? AHEAD_FORWARD : 0)>();
+        meet_for_products();
+        const bool has_next = step.index + 1 < step.num_steps;
+        NextRows rows;
+        if (has_next) {
             load_batch(shared, run, step.index + 1);
+            if constexpr (APART) rows.load(run, step.index + 1);
             next = settings[step.index + 1];
         }
-        train_from<0>(shared, run, now);
+        train_from<0>(shared, run, held, ring, now);
+        if (APART && has_next) rows.store(shared, run);
     }
+    copy_async_wait<0>();
     barrier_of_cluster();  // nor to one that has left
-    write_layers(shared, run, arrays);
+    write_layers(shared, run, held, arrays);
 }

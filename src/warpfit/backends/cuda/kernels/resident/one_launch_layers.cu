@@ -6,16 +6,17 @@
 //           state, its biases (units,), and their optimizer state, all float32; dropouts (LAYERS,);
 //           with several TERMS scales (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean;
 //           far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,),
-//           zeros, if there are replicas; with VALIDATES validation_batches and validation_targets
+//           zeros, if there are replicas; card is this one's number of CARDS, card_sums (CARDS,)
+//           where each has CardSums (CLUSTER,), zeros before any starts; with VALIDATES validation_batches and validation_targets
 //           of num_validated rows, as those of an epoch. record, which the host may read meanwhile:
 //           (epochs, steps and after them batches of validation data, RECORDERS, 3) float64, zeros,
-//           to be added up over the recorders: loss, weight, and rows that are right. first_epoch
+//           to be added up over the recorders of all cards: loss, weight, and rows that are right. first_epoch
 //           epochs of the run are done; each of report_every is reported, and the last. progress,
 //           answers: see Talks, after each talk_every epochs. With STOPS stopping: the rule, its
 //           state from launch to launch, and RECORDERS places, zeros before the first launch;
 //           best_places: where the best weights and biases of each layer go.
-// Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are
-//           several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
+// Launch:   on each card REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if
+//           there are several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients
 //           times `scale`, a power of two that keeps them in the range of 16 bits. Of TERMS numbers
@@ -50,11 +51,12 @@ using Network = choice<(REPLICAS > 1), ReplicaNetwork<REPLICAS>,
 __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, const Passes& pass) {
     if (threadIdx.x / 32 != WARPS - 2) return;
     const int lane = threadIdx.x % 32, slot = pass.index() % X_SLOTS;
-    const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
+    const int count = own_rows(BATCH, run.card), own_first = first_row(run.card),
+              first_target = SEES_ALL_TARGETS ? 0 : own_first;
     const int64 first =
         static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
     const T* rows = (pass.trains() ? run.batches : run.validation_batches) +
-                    (first * TERMS + first_row()) * X_STRIDE;
+                    (first * TERMS + own_first) * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
@@ -64,7 +66,7 @@ __device__ inline void load_batch(LayersShared& shared, const LayersRun& run, co
             const unsigned bytes = count * X_STRIDE * sizeof(T);
             mbarrier_expect(&full, TERMS * bytes);
 #pragma unroll
-            for (int term = 0; term < TERMS; ++term)
+            for (int term = 0; term < TERMS && (CARDS == 1 || bytes > 0); ++term)
                 copy_bulk(shared.x[slot][term], rows + term * BATCH * X_STRIDE, bytes, &full);
         }
     } else {
@@ -133,11 +135,12 @@ __device__ inline void record_pass(LayersShared& shared, const LayersRun& run, i
     double* row = run.record + 3 * (place * RECORDERS + own_recorder());
     double found[3];
     write_record(found, shared.losses[pass % 2], losses.count,
-                 losses.weight > 0 ? losses.weight : 1, own_replica() == 0 ? losses.weight : 0);
+                 losses.weight > 0 ? losses.weight : 1,
+                 own_replica() == 0 && run.card == 0 ? losses.weight : 0);
     if (threadIdx.x % 32) return;
     constexpr bool ASKS_NOBODY = STOPS && RECORDERS == 1;
     if (!ASKS_NOBODY && own_rank() > 0) found[0] = found[1] = found[2] = 0;
-    if (PENALIZED) found[0] += losses.penalty;
+    if (PENALIZED && run.card == 0) found[0] += losses.penalty;
     if constexpr (STOPS)
         part_of<StoppingState>(shared).add(found, losses.weight, losses.trains, losses.is_first);
     if (!PENALIZED && own_rank() > 0) return;
@@ -300,7 +303,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                         static_cast<uint32>(arguments.first_step),
                         {arguments.key0, arguments.key1},
                         arguments.far_slots,
-                        arguments.exchanges};
+                        arguments.exchanges,
+                        CARDS > 1 ? arguments.card : 0,
+                        arguments.card_sums};
     const Arrays arrays{arguments.places};
     const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
     prepare(shared, arrays, arguments.dropouts, arguments.scales, arguments.class_weights,
@@ -317,7 +322,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     Losses losses = {};
     while (pass.is_there()) {
         const int step = pass.training.index;
-        Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, run.rule, losses};
+        const int count = pass.count();
+        Now now{pass, step, count, own_rows(count, run.card), next, last, run.rule, losses};
         last = next;
         if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
         losses = take_pass(shared, run, now, network);

@@ -51,8 +51,10 @@ __device__ inline void read_rows(TableShared& shared, const RowBlock& rows) {
     const int64 place = !is_there     ? 0
                         : rows.trains ? place_in_epoch(rows, row)
                                       : rows.first_row() + row;
+#pragma unroll 1
     for (int i = own_lane(); i < COLUMNS; i += 32)
         shared.x[row][i] = is_there ? x[place * COLUMNS + i] : 0.0f;
+#pragma unroll 1
     for (int i = own_lane(); i < TARGET_WORDS; i += 32)
         shared.targets[row][i] =
             is_there ? static_cast<float>(targets[place * TARGET_WORDS + i]) : 0.0f;
@@ -90,6 +92,15 @@ struct VectorsOfThread {
     }
 };
 
+// An angle as a part of π, from -1 to 1, and its sine and cosine, as near as 16 bits need them.
+struct Angle {
+    float of_pi;
+
+    __device__ explicit Angle(float any) : of_pi(any - 2 * rintf(any / 2)) {}
+    __device__ float sine() const { return sine_near(PI * of_pi); }
+    __device__ float cosine() const { return cosine_near(PI * of_pi); }
+};
+
 // What a lane has of a wave: its phase over π, and the weights of what is made of it.
 struct Wave {
     float frequency, phase, mixes[MADE];
@@ -102,25 +113,33 @@ struct Wave {
             mixes[j] = shared.vector(MIXES)[(j * NUMBERS + number) * WAVES + wave];
     }
 
-    // The angle at a number, over π.
-    __device__ float at(float x) const { return 2 * frequency * x + phase; }
+    __device__ Angle at(float x) const { return Angle(2 * frequency * x + phase); }
 };
 
-// Numbers become MADE sums of their waves, of which a lane has one: those of one number in one row.
+// The sums over all waves of three numbers that their lanes have: a lane gets that of number
+// `made_by(wave)`. Each exchange halves what a lane still needs.
+__device__ constexpr int made_by(int wave) { return wave < 8 ? wave / 4 : 2; }
+__device__ inline float sum_over_waves(int wave, float first, float second, float third) {
+    static_assert(WAVES == 16 && MADE == 3, "as many as these exchanges are for");
+    const auto other = [](float number, int lane) {
+        return __shfl_xor_sync(FULL_WARP, number, lane);
+    };
+    const bool is_third = wave >= 8, is_second = made_by(wave) == 1;
+    const float low = (is_third ? third : first) + other(is_third ? first : third, 8);
+    const float high = second + other(second, 8);
+    float sum = (is_second ? high : low) + other(is_second || is_third ? low : high, 4);
+    sum += other(sum, 2);
+    return sum + other(sum, 1);
+}
+
+// A number in a row becomes MADE sums of its waves, of which a lane has one.
 __device__ inline float embed_number(const TableShared& shared, int number, int row) {
     const int wave = threadIdx.x % WAVES;
     const Wave own(shared, number, wave);
-    const float cosine = cospif(own.at(shared.x[row][number]));
-    float made = 0;  // of which lane j has that of number j
-#pragma unroll
-    for (int j = 0; j < MADE; ++j) {
-        float sum = own.mixes[j] * cosine;
-#pragma unroll
-        for (int offset = WAVES / 2; offset > 0; offset /= 2)
-            sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-        if (wave == j) made = sum + shared.vector(SHIFTS)[j * NUMBERS + number];
-    }
-    return made;
+    const float cosine = own.at(shared.x[row][number]).cosine();
+    return sum_over_waves(wave, own.mixes[0] * cosine, own.mixes[1] * cosine,
+                          own.mixes[2] * cosine) +
+           shared.vector(SHIFTS)[made_by(wave) * NUMBERS + number];
 }
 
 // All of them; some are computed before the first is stored.
@@ -138,13 +157,14 @@ __device__ inline void embed_numbers(TableShared& shared) {
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; ++i) {
             const int item = first + i * EACH;
-            if (item < COUNT && wave < MADE)
-                shared.embedded[item % ROWS][wave * NUMBERS + item / ROWS] = made[i];
+            if (item < COUNT && wave % 4 == 0 && wave < 4 * MADE)
+                shared.embedded[item % ROWS][wave / 4 * NUMBERS + item / ROWS] = made[i];
         }
     }
 }
 
 __device__ inline void embed_codes(TableShared& shared, const RowBlock& rows) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * CODES * OF_CODE; i += THREADS) {
         const int row = i / (CODES * OF_CODE), place = i % (CODES * OF_CODE);
         const int column = place / OF_CODE;
@@ -173,6 +193,7 @@ __device__ inline void scale_inputs(TableShared& shared, const RowBlock& rows, i
 // All inputs of the first layer, before and after their factors.
 __device__ inline void embed(TableShared& shared, const RowBlock& rows) {
     embed_numbers(shared);
+#pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * PLAIN; i += THREADS)
         shared.embedded[i / PLAIN][MADE * NUMBERS + i % PLAIN] = shared.x[i / PLAIN][i % PLAIN];
     if constexpr (CODES > 0) embed_codes(shared, rows);
@@ -215,6 +236,7 @@ __device__ inline void find_input_gradients(TableShared& shared, const RowBlock&
 
 // The gradients of factors, and from those of the inputs to those of what was embedded.
 __device__ inline void differentiate_factors(TableShared& shared, float* sums) {
+#pragma unroll 1
     for (int input = threadIdx.x; input < INPUTS; input += THREADS) {
         const float factor = shared.vector(FACTORS)[input];
         float sum = 0;
@@ -236,8 +258,9 @@ __device__ inline void differentiate_wave(const TableShared& shared, float* sums
     float of_frequency = 0, of_phase = 0, of_mixes[MADE] = {};
 #pragma unroll 2
     for (int row = threadIdx.x % 2; row < ROWS; row += 2) {
-        const float x = shared.x[row][number], angle = wave.at(x);
-        const float sine = sinpif(angle), cosine = cospif(angle);
+        const float x = shared.x[row][number];
+        const Angle angle = wave.at(x);
+        const float sine = angle.sine(), cosine = angle.cosine();
         float of_cosine = 0;
 #pragma unroll
         for (int j = 0; j < MADE; ++j) {
@@ -269,12 +292,14 @@ __device__ inline void differentiate_embeddings(TableShared& shared, const RowBl
         if (first + own_warp() * 16 < NUM_WAVES)  // for whole warps
             differentiate_wave(shared, sums, smaller(place, NUM_WAVES - 1), place < NUM_WAVES);
     }
+#pragma unroll 1
     for (int made = threadIdx.x; made < MADE * NUMBERS; made += THREADS) {
         float sum = 0;
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) sum += shared.gradients[row][made];
         sums[SHIFTS - FREQUENCIES + made] = sum;
     }
+#pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * CODES * OF_CODE; i += THREADS) {
         const int row = i % ROWS, place = i / ROWS, column = place / OF_CODE;
         if (!rows.has(row)) continue;

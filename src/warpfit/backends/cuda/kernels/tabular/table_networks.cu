@@ -93,6 +93,7 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
 __device__ inline double error_of(const TableNetwork& network) {
     const int blocks = (network.num_validated + ROWS - 1) / ROWS;
     double sum = 0;
+#pragma unroll 1
     for (int i = own_lane(); i < blocks; i += 32) sum += received(network.error_sums + i);
     sum = reduce_warp<Sum>(sum) / network.num_validated;
     return HAS_LABELS ? sum : sqrt(sum / OUTPUTS);
@@ -151,7 +152,7 @@ struct Tasks {
 
     __device__ void load(TileState& state, int i) const {
         if (task_of(i) < ALL_TILES)
-            state.load(arguments.memory[network_of(i)], tile_of(task_of(i)));
+            state.load(arguments.networks[network_of(i)], tile_of(task_of(i)));
     }
 };
 
@@ -164,18 +165,18 @@ __device__ inline void update(const Tasks& tasks, const TableStep& now, unsigned
 #pragma unroll 1
     for (int late = 0; late < 2; ++late) {
         if (!tasks.has(late)) continue;
-        const int end = tasks.end(late);
-        int i = tasks.begin(late);
-        TileState state;
-        if (i < end) tasks.load(state, i);  // while others still have rows
-        wait_for(late ? &turns.rows : &turns.gradients, arrivals);
-        while (i < end) {
+        const int end = tasks.end(late), first = tasks.begin(late);
+        int i = first;
+        do {
+            TileState state;
+            if (i < end) tasks.load(state, i);  // the first while others still have rows
+            if (i == first) wait_for(late ? &turns.rows : &turns.gradients, arrivals);
+            if (i >= end) break;
             const int network = tasks.network_of(i);
             update_by_task(arguments.networks[network], arguments.memory[network], now,
                            tasks.task_of(i), state);
             i += tasks.step * WARPS;
-            if (i < end) tasks.load(state, i);
-        }
+        } while (i < end);
     }
     arrive(&turns.updates);
 }
@@ -197,24 +198,8 @@ __device__ inline void keep_best(TableShared& shared, const Tasks& tasks, int ep
     }
     __syncthreads();
     tasks.each([&](int network, int task) {
-        if (shared.is_best[network])
-            keep_by_task(networks[network], tasks.arguments.memory[network], task);
+        if (shared.is_best[network]) keep_by_task(networks[network], task);
     });
-}
-
-// Before the first step: writes all weights as products take them.
-__device__ inline void prepare(TableShared& shared, const Tasks& tasks) {
-    const Arguments& arguments = tasks.arguments;
-    for (int i = threadIdx.x; i < NETWORKS; i += THREADS)
-        shared.best[i] = arguments.networks[i].errors[0];
-    if (arguments.first_epoch == 0) {
-        tasks.each([&](int network, int task) {
-            if (task < ALL_TILES)
-                prepare_tile(arguments.networks[network], arguments.memory[network], tile_of(task));
-        });
-    }
-    arrive(&arguments.turns->validations);
-    wait_for(&arguments.turns->validations, gridDim.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -223,19 +208,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     TableShared& shared = *whole;
     Turns& turns = *arguments.turns;
     const Tasks tasks(arguments);
-    prepare(shared, tasks);
+    for (int i = threadIdx.x; i < NETWORKS; i += THREADS)
+        shared.best[i] = arguments.networks[i].errors[0];
     const int row_blocks = NETWORKS * ROW_BLOCKS, steps = arguments.steps_per_epoch,
               validation_blocks = NETWORKS * arguments.validation_blocks;
     const unsigned blocks_with_rows = min(static_cast<int>(gridDim.x), row_blocks);
     const uint32 first_step = static_cast<uint32>(arguments.first_epoch) * steps;
-    unsigned done = 0;  // steps of the launch
+    unsigned done = 0, updates = 0;  // steps of the launch
     for (int epoch = 0; epoch < arguments.num_epochs; ++epoch) {
-        // After the steps of an epoch comes validation, which is a step without updates.
-        for (int step = 0; step <= steps; ++step) {
+        // After the steps of an epoch comes validation, which is a step without updates. Before the
+        // first of all comes one without rows: it leaves parameters, and writes them for products.
+        for (int step = arguments.first_epoch + epoch > 0 ? 0 : -1; step <= steps; ++step) {
             const bool trains = step < steps;
             const TableStep now =
-                trains ? arguments.steps[first_step + done] : TableStep{0, 0, 0, 1, 0};
-            const int blocks = trains ? row_blocks : validation_blocks;
+                0 <= step && trains ? arguments.steps[first_step + done] : TableStep{0, 1, 0, 1, 0};
+            const int blocks = step < 0 ? 0 : trains ? row_blocks : validation_blocks;
             const int of_network = trains ? ROW_BLOCKS : arguments.validation_blocks;
             for (int i = blockIdx.x; i < blocks; i += gridDim.x) {
                 const int own = i / of_network;
@@ -251,15 +238,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                     static_cast<uint32>(step) * BATCH,
                                     static_cast<uint32>(arguments.first_epoch + epoch),
                                     first_step + done};
-                if (rows.has(0)) take_rows(shared, rows, turns, tasks.updaters * done);
+                if (rows.has(0)) take_rows(shared, rows, turns, tasks.updaters * updates);
             }
             if (!trains) break;
-            if (static_cast<int>(blockIdx.x) < row_blocks) arrive(&turns.rows);
-            ++done;
+            if (static_cast<int>(blockIdx.x) < blocks) arrive(&turns.rows);
+            if (step >= 0) ++done;
+            ++updates;
             update(tasks, now, blocks_with_rows * done);
         }
         arrive(&turns.validations);
-        wait_for(&turns.validations, gridDim.x * (epoch + 2));
+        wait_for(&turns.validations, gridDim.x * (epoch + 1));
         keep_best(shared, tasks, arguments.first_epoch + epoch);
     }
 }

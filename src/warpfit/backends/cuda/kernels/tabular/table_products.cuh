@@ -14,7 +14,7 @@
 
 using Sums = float[ROW_TILES][4];
 
-__device__ inline int own_warp() { return threadIdx.x / 32; }
+__device__ inline int own_warp() { return static_cast<int>(uniform(threadIdx.x / 32)); }
 __device__ inline int own_lane() { return threadIdx.x % 32; }
 
 // The unit of a tile and the row of a lane's sum.
@@ -51,33 +51,39 @@ struct Product {
         }
     }
 
-    __device__ static void add(Sums& sums, const uint4& word, const T (*units)[STRIDE], int k) {
-        const unsigned a[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
-            const T* from = units[n * 8 + own_lane() / 4] + k * 16 + own_lane() % 4 * 2;
-            const unsigned b[2] = {*reinterpret_cast<const unsigned*>(from),
-                                   *reinterpret_cast<const unsigned*>(from + 8)};
-            TensorCore<T>::multiply(sums[n], a, b);
+    // What a lane has of eight rows' units, of two tiles that are added up over.
+    struct Pair {
+        unsigned words[4];
+
+        __device__ Pair(const T (*units)[STRIDE], int n, int k) {
+            const int lane = own_lane();
+            const T* from = units[n * 8 + lane % 8] + smaller(k + lane / 16, K - 1) * 16;
+            ldmatrix_x4(words[0], words[1], words[2], words[3], from + lane / 8 % 2 * 8);
         }
-    }
+
+        __device__ void add(float (&sums)[4], const uint4& word, int half) const {
+            const unsigned a[4] = {word.x, word.y, word.z, word.w},
+                           b[2] = {words[2 * half], words[2 * half + 1]};
+            TensorCore<T>::multiply(sums, a, b);
+        }
+    };
 
     // Adds a piece to the sums of this warp's tile; two chains, so that one does not wait for the
     // other.
     __device__ void multiply(Sums& sums, const T (*units)[STRIDE], int piece = 0) const {
         static_assert(!SPLIT, "a split product has no sums yet");
-        Sums odd = {};
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const int k = piece * COUNT + i;
-            if (k < K) add(i % 2 ? odd : sums, words[i], units, k);
-        }
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
+            float odd[4] = {};
 #pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                sums[n][part] += odd[n][part];
+            for (int i = 0; i < COUNT; i += 2) {
+                const int k = piece * COUNT + i;
+                const Pair pair(units, n, k);
+                if (k < K) pair.add(sums[n], words[i], 0);
+                if (i + 1 < COUNT && k + 1 < K) pair.add(odd, words[i + 1], 1);
             }
+#pragma unroll
+            for (int part = 0; part < 4; ++part) sums[n][part] += odd[part];
         }
     }
 
@@ -86,14 +92,15 @@ struct Product {
         static_assert(SPLIT, "there are parts of split products alone");
         if (!is_mine()) return;
 #pragma unroll
-        for (int m = 0; m < M; ++m) {
-            Sums sums = {};
-            add(sums, words[m], units, own_warp());
+        for (int n = 0; n < ROW_TILES; ++n) {
+            const Pair pair(units, n, own_warp());
 #pragma unroll
-            for (int n = 0; n < ROW_TILES; ++n) {
+            for (int m = 0; m < M; ++m) {
+                float sums[4] = {};
+                pair.add(sums, words[m], 0);
 #pragma unroll
                 for (int part = 0; part < 4; ++part)
-                    parts[own_warp()][row_of(n, part)][m * 16 + unit_of(part)] = sums[n][part];
+                    parts[own_warp()][row_of(n, part)][m * 16 + unit_of(part)] = sums[part];
             }
         }
     }

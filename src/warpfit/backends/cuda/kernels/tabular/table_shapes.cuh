@@ -2,11 +2,12 @@
 // of its parameters lies, and a block's shared memory.
 //
 // All hidden layers have HIDDEN units. The parameters of a network are one array, in this order:
-// weights of each layer (inputs, units); of the periodic embedding frequencies and phases (NUMBERS,
-// WAVES), weights (MADE, NUMBERS, WAVES) and biases (MADE, NUMBERS); of each hidden layer what its
-// activation weighs (units,); the biases of each layer (units,); a factor for each input of the
-// first layer; and the embeddings of codes (NUM_CODES, OF_CODE). Between weights and codes lie the
-// vectors, whose gradients are sums over rows.
+// weights of each layer, tile by tile of 16 inputs and 16 units (see TileState); of the periodic
+// embedding frequencies and phases (NUMBERS, WAVES), weights (MADE, NUMBERS, WAVES) and biases
+// (MADE, NUMBERS); of each hidden layer what its activation weighs (units,); the biases of each
+// layer (units,); a factor for each input of the first layer; and the embeddings of codes
+// (NUM_CODES, OF_CODE). Between weights and codes lie the vectors, whose gradients are sums over
+// rows. The array ends at a multiple of 16 bytes.
 //
 // Users: table_networks.cu.
 #pragma once
@@ -36,14 +37,9 @@ constexpr int INPUT_TILES = tiles_of(INPUTS), HIDDEN_TILES = tiles_of(HIDDEN),
               OUTPUT_TILES = tiles_of(OUTPUTS);
 static_assert(HIDDEN_TILES <= WARPS, "a tile for each warp");
 
-__device__ constexpr int inputs_of(int layer) { return layer == 0 ? INPUTS : HIDDEN; }
-__device__ constexpr int units_of(int layer) { return layer == LAST ? OUTPUTS : HIDDEN; }
 __device__ constexpr float root_of(int layer) { return layer == 0 ? FIRST_ROOT : ROOT; }
 
-// Of the layers before one their weights, tiles of weights, and tiles of inputs.
-__device__ constexpr int weights_before(int layer) {
-    return layer == 0 ? 0 : (INPUTS + (layer - 1) * HIDDEN) * HIDDEN;
-}
+// Of the layers before one their tiles of weights, and tiles of inputs.
 __device__ constexpr int tiles_before(int layer) {
     return layer == 0 ? 0 : (INPUT_TILES + (layer - 1) * HIDDEN_TILES) * HIDDEN_TILES;
 }
@@ -51,16 +47,17 @@ __device__ constexpr int inputs_before(int layer) {
     return layer == 0 ? 0 : INPUT_TILES + (layer - 1) * HIDDEN_TILES;
 }
 
+constexpr int ALL_TILES = tiles_before(LAST) + HIDDEN_TILES * OUTPUT_TILES;
+constexpr int OF_TILE = 256;  // weights
+
 // Where parameters begin.
-constexpr int FREQUENCIES = weights_before(LAST) + HIDDEN * OUTPUTS,
-              PHASES = FREQUENCIES + NUMBERS * WAVES, MIXES = PHASES + NUMBERS * WAVES,
-              SHIFTS = MIXES + MADE * NUMBERS * WAVES, SLOPES = SHIFTS + MADE * NUMBERS,
-              BIASES = SLOPES + HIDDEN_LAYERS * HIDDEN,
+constexpr int FREQUENCIES = ALL_TILES * OF_TILE, PHASES = FREQUENCIES + NUMBERS * WAVES,
+              MIXES = PHASES + NUMBERS * WAVES, SHIFTS = MIXES + MADE * NUMBERS * WAVES,
+              SLOPES = SHIFTS + MADE * NUMBERS, BIASES = SLOPES + HIDDEN_LAYERS * HIDDEN,
               FACTORS = BIASES + HIDDEN_LAYERS * HIDDEN + OUTPUTS, EMBEDDINGS = FACTORS + INPUTS,
-              PARAMETERS = EMBEDDINGS + NUM_CODES * OF_CODE;
+              PARAMETERS = (EMBEDDINGS + NUM_CODES * OF_CODE + 3) / 4 * 4;
 constexpr int VECTORS = EMBEDDINGS - FREQUENCIES;
 
-constexpr int ALL_TILES = tiles_before(LAST) + HIDDEN_TILES * OUTPUT_TILES;
 constexpr int BATCH_TILES = tiles_of(BATCH);           // of 16 rows
 constexpr int ROW_BLOCKS = (BATCH + ROWS - 1) / ROWS;  // of ROWS rows
 constexpr int WIDTH_TILES = inputs_before(LAST) + HIDDEN_TILES + OUTPUT_TILES;
@@ -78,7 +75,7 @@ struct TableNetwork {
     const float* validation_x;
     const Target* validation_targets;
     const float* bounds;  // (2, OUTPUTS): what predictions are clipped to, of numbers
-    float* parameters;    // and after them both moments, but for weights, and the best parameters
+    float* parameters;    // and after them both moments, and the best parameters
     const uint32* keys;   // of each epoch's order
     float* losses;        // (steps, ROW_BLOCKS), sums over rows
     float* error_sums;    // (blocks of validation rows,)
@@ -93,7 +90,6 @@ struct TableNetwork {
 // as the products that make the gradients of weights take them: by tiles of 16 units and 16 rows.
 struct TableMemory {
     uint4 forward[ALL_TILES][32], backward[ALL_TILES][32];
-    float4 states[ALL_TILES][6][32];  // of tiles of weights; see TileState
     uint4 rows[WIDTH_TILES][BATCH_TILES][32], gradients[WIDTH_TILES][BATCH_TILES][32];
     float sums[ROW_BLOCKS][VECTORS];  // of the gradients of vectors
     float code_gradients[BATCH][larger(CODES, 1) * OF_CODE];

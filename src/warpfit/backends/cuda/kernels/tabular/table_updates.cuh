@@ -1,10 +1,9 @@
 // Updates of a network's parameters by Adam, by tasks: a tile of weights, eight vectors, or the
 // embedding of a code. In every step a warp has the same tasks.
 //
-// A tile's gradient is a product of what the blocks of rows have left. Its weights and moments in
-// float32 lie in memory, a lane's together; whoever updates them writes them for both products,
-// too. Tiles behind the first layer come first: their gradients are there while those of the
-// embeddings are still computed.
+// A tile's gradient is a product of what the blocks of rows have left. Whoever updates its weights
+// writes them for both products, too. Tiles behind the first layer come first: their gradients are
+// there while those of the embeddings are still computed.
 //
 // Users: table_networks.cu.
 #pragma once
@@ -70,22 +69,6 @@ struct TilePlace {
 
     __device__ int unit_tiles() const { return layer == LAST ? OUTPUT_TILES : HIDDEN_TILES; }
     __device__ int input_tiles() const { return layer == 0 ? INPUT_TILES : HIDDEN_TILES; }
-
-    // f(place, h, part) for each that is there, of both halves h of the units.
-    template <class F>
-    __device__ void each(F f) const {
-        const int inputs = inputs_of(layer), units = units_of(layer);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-#pragma unroll
-            for (int part = 0; part < 4; ++part) {
-                const int input = input_tile * 16 + unit_of(part),
-                          unit = unit_tile * 16 + h * 8 + row_of(0, part);
-                if (input < inputs && unit < units)
-                    f(weights_before(layer) + input * units + unit, h, part);
-            }
-        }
-    }
 };
 
 // A matrix of 8 by 8 that a warp has in words, transposed.
@@ -130,26 +113,31 @@ __device__ inline void multiply_rows(float (&gradient)[2][4], const TableMemory&
     }
 }
 
-// What a lane has of a tile: weights, and both moments, of either half of the units.
+// What a lane has of a tile: weights, and both moments, of either half h of the units; of inputs
+// unit_of(part), of units 8 h + row_of(0, part).
 struct TileState {
-    float numbers[3][2][4] = {};
+    float numbers[3][2][4];
 
-    __device__ void load(const TableMemory& memory, int tile) {
-#pragma unroll
-        for (int i = 0; i < 6; ++i)
-            reinterpret_cast<float4&>(numbers[i / 2][i % 2]) = memory.states[tile][i][own_lane()];
+    __device__ static float4* place(const TableNetwork& network, int tile, int i) {
+        float* first = network.parameters + i / 2 * PARAMETERS + tile * OF_TILE + i % 2 * 128;
+        return reinterpret_cast<float4*>(first) + own_lane();
     }
 
-    __device__ void store(TableMemory& memory, int tile) const {
+    __device__ void load(const TableNetwork& network, int tile) {
 #pragma unroll
         for (int i = 0; i < 6; ++i)
-            memory.states[tile][i][own_lane()] =
-                reinterpret_cast<const float4&>(numbers[i / 2][i % 2]);
+            reinterpret_cast<float4&>(numbers[i / 2][i % 2]) = *place(network, tile, i);
+    }
+
+    __device__ void store(const TableNetwork& network, int tile) const {
+#pragma unroll
+        for (int i = 0; i < 6; ++i)
+            *place(network, tile, i) = reinterpret_cast<const float4&>(numbers[i / 2][i % 2]);
     }
 };
 
-__device__ inline void update_tile(TableMemory& memory, const TableStep& now, int number,
-                                   TileState& state) {
+__device__ inline void update_tile(const TableNetwork& network, TableMemory& memory,
+                                   const TableStep& now, int number, TileState& state) {
     const TilePlace tile(number);
     float gradient[2][4] = {};
     multiply_rows(gradient, memory, tile);
@@ -163,17 +151,7 @@ __device__ inline void update_tile(TableMemory& memory, const TableStep& now, in
                        state.numbers[1][h][part], state.numbers[2][h][part]);
     }
     write_tile(memory, tile, state.numbers[0]);
-    state.store(memory, number);
-}
-
-// Before the first step: takes a tile of weights from where the host has left them.
-__device__ inline void prepare_tile(const TableNetwork& network, TableMemory& memory, int number) {
-    const TilePlace tile(number);
-    TileState state;
-    tile.each(
-        [&](int place, int h, int part) { state.numbers[0][h][part] = network.parameters[place]; });
-    write_tile(memory, tile, state.numbers[0]);
-    state.store(memory, number);
+    state.store(network, number);
 }
 
 // Lanes have a vector each, and every fourth block of rows.
@@ -221,30 +199,23 @@ __device__ inline int tile_of(int task) {
 // `state` is that of the tile, if the task is one.
 __device__ inline void update_by_task(const TableNetwork& network, TableMemory& memory,
                                       const TableStep& now, int task, TileState& state) {
-    if (task < ALL_TILES) return update_tile(memory, now, tile_of(task), state);
+    if (task < ALL_TILES) return update_tile(network, memory, now, tile_of(task), state);
     task -= ALL_TILES;
     if (task < VECTOR_TASKS) return update_vectors(network, memory, now, task);
     if (NUM_CODES > 0) update_code(network, memory, now, task - VECTOR_TASKS);
 }
 
 // Keeps what a task updates, as the best so far.
-__device__ inline void keep_by_task(const TableNetwork& network, const TableMemory& memory,
-                                    int task) {
-    float* best = network.parameters + 3 * PARAMETERS;
-    if (task < ALL_TILES) {
-        TileState state;
-        state.load(memory, tile_of(task));
-        TilePlace(tile_of(task)).each([&](int place, int h, int part) {
-            best[place] = state.numbers[0][h][part];
-        });
-        return;
+__device__ inline void keep_by_task(const TableNetwork& network, int task) {
+    int first = tile_of(task) * OF_TILE, end = first + OF_TILE;
+    if (task >= ALL_TILES + VECTOR_TASKS) {
+        first = EMBEDDINGS + (task - ALL_TILES - VECTOR_TASKS) * OF_CODE;
+        end = first + OF_CODE;
+    } else if (task >= ALL_TILES) {
+        first = FREQUENCIES + (task - ALL_TILES) * AT_ONCE;
+        end = smaller(first + AT_ONCE, EMBEDDINGS);
     }
-    const auto keep = [&](int place) { best[place] = network.parameters[place]; };
-    task -= ALL_TILES;
-    if (task < VECTOR_TASKS) {
-        const int vector = task * AT_ONCE + own_lane();
-        if (own_lane() < AT_ONCE && vector < VECTORS) keep(FREQUENCIES + vector);
-    } else if (own_lane() < OF_CODE) {
-        keep(EMBEDDINGS + (task - VECTOR_TASKS) * OF_CODE + own_lane());
-    }
+#pragma unroll 4
+    for (int i = first + own_lane(); i < end; i += 32)
+        network.parameters[3 * PARAMETERS + i] = network.parameters[i];
 }

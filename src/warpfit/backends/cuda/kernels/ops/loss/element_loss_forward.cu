@@ -1,5 +1,5 @@
-// Computes: the mean loss scale Σ_i s_i Σ_j term(p, t) / (divisor Σ s), and Σ s; the term is that
-//           of the define LOSS in ops/loss/loss_terms.cuh, with its setting.
+// Computes: the mean loss of_term Σ_i s_i Σ_j term(p, t) / Σ s, and Σ s; the term is that of the
+//           define LOSS in ops/loss/loss_terms.cuh, with its setting.
 // Layout:   prediction (or logits) p and target t (M, N), sample_weight s (M,), null for ones, all
 //           contiguous; loss and weight (); partials two for each block, arrivals one zero, both
 //           null with a single block.
@@ -9,15 +9,15 @@
 // Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence.
 //           The mean over nothing is 0.
 // Cost:     2 M · N · sizeof DTYPE bytes.
-// Reference: mean_squared_error_forward and its like of backends/numpy/loss.py.
+// Reference: element_loss_forward of backends/numpy/loss.py.
 #include "base/stream.cuh"
 #include "ops/loss/loss.cuh"
 #include "ops/loss/loss_terms.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     element_loss_forward(const T* prediction, const T* target, const T* sample_weight, Acc* loss,
-                         Acc* weight, double* partials, unsigned* arrivals, double scale,
-                         double divisor, double setting, int64 num_rows, int64 num_columns) {
+                         Acc* weight, double* partials, unsigned* arrivals, double of_term,
+                         double setting, int64 num_rows, int64 num_columns) {
     take_turn();
     const Acc own_setting = static_cast<Acc>(setting);
     const auto term = [=](const Acc(&x)[2]) { return LOSS::term(x[0], x[1], own_setting); };
@@ -38,6 +38,6 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     if (!sum_over_grid(sums, partials, arrivals) || threadIdx.x != 0) return;
     const double total_weight = sample_weight ? sums[1] : static_cast<double>(num_rows);
-    write_mean(loss, scale * sums[0], divisor * total_weight);
+    write_mean(loss, of_term * sums[0], total_weight);
     *weight = static_cast<Acc>(total_weight);
 }

@@ -1,4 +1,4 @@
-// Computes: record[row] = (the mean loss of LOSS's forward operation, Σ s, how many rows have every
+// Computes: record[row] = (the mean loss of element_loss_forward, Σ s, how many rows have every
 //           (p > 0) equal to (t > 1/2), or 0), and gradient, that of the mean times `loss_scale`.
 // Layout:   prediction p and gradient (M, N); target t (M, N), or with GATHERS (any, N), of which
 //           row i of the batch has row order[(read(first_step) + offset) · rows_per_step + i];
@@ -14,7 +14,8 @@
 //           wherever targets lie. The mean over nothing is 0, and so is its gradient.
 // Cost:     M · N · (2 sizeof DTYPE + sizeof of its arithmetic type) bytes; every block reads all
 //   weights.
-// Reference: LOSS's operations, and count_correct_binary, of backends/numpy/loss.py.
+// Reference: element_loss_forward, element_loss_backward and count_correct_binary of
+//            backends/numpy/loss.py.
 #include "base/stream.cuh"
 #include "ops/loss/loss_step.cuh"
 #include "ops/loss/loss_terms.cuh"
@@ -207,8 +208,8 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     element_loss_step(const T* prediction, const Acc* target, const int64* order, Scalar first_step,
                       int64 offset, int64 rows_per_step, const Acc* sample_weight, T* gradient,
                       double* record, Scalar record_row, double* partials, unsigned* arrivals,
-                      double term_scale, double divisor, double derivative_divisor, double setting,
-                      double loss_scale, int64 num_rows, int64 num_columns, int lanes) {
+                      double of_term, double of_derivative, double setting, double loss_scale,
+                      int64 num_rows, int64 num_columns, int lanes) {
     take_turn();
     const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
     const Arrays arrays{prediction, gradient, {target, own_order, num_columns}};
@@ -217,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
         total_weight = sum_of_rows(num_rows, [=](int64 row) { return sample_weight[row]; });
     }
     const Acc inverse =
-        inverse_or_zero(static_cast<Acc>(static_cast<Acc>(total_weight) * derivative_divisor));
+        inverse_or_zero(static_cast<Acc>(static_cast<Acc>(total_weight) / of_derivative));
     const Rule rule{static_cast<Acc>(setting), inverse * static_cast<Acc>(loss_scale)};
     double sums[2] = {0, 0};
 #if COUNTS_ROWS
@@ -235,6 +236,6 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     }
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, term_scale * sums[0], divisor, total_weight, sums[1]);
+        write_record(record, record_row, of_term * sums[0], total_weight, sums[1]);
     }
 }

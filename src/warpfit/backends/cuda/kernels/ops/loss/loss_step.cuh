@@ -1,7 +1,8 @@
 // What a step's loss needs in one kernel: the step's rows of an epoch's order, the weight of all
 // rows before the first gradient, and a row of the record at the end. The record's row is written
 // by one thread of the last block.
-// Users: element_loss_step.cu, narrow_step.cu, softmax_cross_entropy_step.cu.
+// Users: element_loss_step.cu, linear_cross_entropy_step.cu, narrow_step.cu,
+// softmax_cross_entropy_step.cu.
 #pragma once
 
 #include "base/scalar.cuh"
@@ -25,11 +26,11 @@ __device__ inline double sum_of_rows(int64 num_rows, F weight_of) {
     return reduce_block<Sum>(sum, 0.0, shared);
 }
 
-// record[row] = (total / (divisor · weight), weight, correct) of a record (steps, 3).
-__device__ inline void write_record(double* record, const Scalar& row, double total, double divisor,
-                                    double weight, double correct) {
+// record[row] = (total / weight, weight, correct) of a record (steps, 3).
+__device__ inline void write_record(double* record, const Scalar& row, double total, double weight,
+                                    double correct) {
     double* to = record + 3 * static_cast<int64>(read(row));
-    write_mean(to, total, divisor * weight);
+    write_mean(to, total, weight);
     to[1] = weight;
     to[2] = correct;
 }

@@ -178,6 +178,6 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     short_rows(rows, targets, gradients, logits, gradient, sums);
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
-        write_record(record, record_row, sums[0], 1.0, total_weight, sums[1]);
+        write_record(record, record_row, sums[0], total_weight, sums[1]);
     }
 }

@@ -1,4 +1,5 @@
-// How blocks of one_launch_card.cu come to have each other's numbers.
+// How blocks of one_launch_card.cu come to have each other's numbers. Ranks that are apart leave
+// each other in memory what those of a cluster send.
 //
 // Within a cluster they send them to each other's shared memory, where a barrier counts the bytes.
 // What one sends of a layer shows that it has all that was sent of the layer before, and so that it
@@ -41,8 +42,8 @@ __device__ inline void broadcast(float number, T* place, const Barrier& full, bo
     const unsigned words[4] = {is_upper ? other_first : first, is_upper ? other_second : second,
                                is_upper ? first : other_first, is_upper ? second : other_second};
     if (!is_there) return;
-    for (int rank = lane % 8; rank < CLUSTER; rank += 8) {
-        if (rank == own_rank()) {
+    for (int rank = lane % 8; rank < RANKS; rank += 8) {
+        if (rank == rank_here()) {
             *reinterpret_cast<uint4*>(place) = uint4{words[0], words[1], words[2], words[3]};
         } else {
             store_async_quad(place_in(rank, place), words, place_in(rank, &full));
@@ -53,36 +54,66 @@ __device__ inline void broadcast(float number, T* place, const Barrier& full, bo
 // f(turn, i, is_there) for each number of COUNT that falls to this thread; whole warps call it.
 template <int COUNT, class F>
 __device__ inline void each_number(F f) {
+    const int thread = this_thread();
 #pragma unroll
     for (int turn = 0; turn < (COUNT + THREADS - 1) / THREADS; ++turn) {
-        const int i = turn * THREADS + static_cast<int>(threadIdx.x);
+        const int i = turn * THREADS + thread;
         if (i / 32 * 32 < COUNT) f(turn, i, i < COUNT);
     }
 }
 
-// Leaves the quads of a tile of sums in memory at place(row, column), as far as columns are sent.
-template <class F>
-__device__ inline void leave_tile(const float (&sums)[4], int turn, F place) {
-    const Quad quad(sums);
-    unsigned* words = place(quad.row, quad.column);
-    if (words == nullptr) return;
+// Leaves a quad of sums in memory.
+__device__ inline void leave_quad(unsigned* words, const Quad& quad, int turn) {
     const float numbers[1][4] = {
         {quad.numbers[0], quad.numbers[1], quad.numbers[2], quad.numbers[3]}};
     send(reinterpret_cast<uint4*>(words), 0, turn, numbers);
 }
 
-// What all clusters have left of a number, added up; `words` is where the first has it, and the
-// three beside it. Of each four lanes, all call with the place of the same quad, and each gets one
-// number of it.
-__device__ inline float sum_of_clusters(const unsigned* words, int stride, int turn,
-                                        bool is_there) {
-    constexpr int MINE = (CLUSTERS + 3) / 4;
+// Likewise of a tile of sums at place(row, column), as far as columns are sent.
+template <class F>
+__device__ inline void leave_tile(const float (&sums)[4], int turn, F place) {
+    const Quad quad(sums);
+    unsigned* words = place(quad.row, quad.column);
+    if (words != nullptr) leave_quad(words, quad, turn);
+}
+
+// store(row, column, words) for each quad of COLUMNS columns, from `first` on, of all rows that
+// others leave in memory, SENT each; 0 where nothing is sent.
+template <int COLUMNS, int SENT, class F>
+__device__ inline void receive_rows(const unsigned* words, int first, int turn, F store) {
+    constexpr int QUADS = COLUMNS / 4, TURNS = (ROWS * QUADS + THREADS - 1) / THREADS;
+    const int thread = this_thread();
+    const auto row_of = [=](int i) { return (i * THREADS + thread) / QUADS; };
+    const auto column_of = [=](int i) { return (i * THREADS + thread) % QUADS * 4; };
+    float numbers[TURNS][4];
+    receive(
+        numbers, turn,
+        [&](int i) {
+            return reinterpret_cast<const uint4*>(words + row_of(i) * SENT + first + column_of(i));
+        },
+        [&](int i) { return row_of(i) < ROWS && first + column_of(i) < SENT; });
+#pragma unroll
+    for (int i = 0; i < TURNS; ++i)
+        if (row_of(i) < ROWS) store(row_of(i), column_of(i), numbers[i]);
+}
+
+// Two words for the quad's numbers, rounded.
+__device__ inline uint2 packed_quad(const float (&quad)[4]) {
+    return {packed<T>(quad[0], quad[1]), packed<T>(quad[2], quad[3])};
+}
+
+// What SENDERS have left of a number, added up; `words` is where the first has it, and the three
+// beside it. Of each four lanes, all call with the place of the same quad, and each gets one number
+// of it.
+template <int SENDERS>
+__device__ inline float sum_of(const unsigned* words, int stride, int turn, bool is_there) {
+    constexpr int MINE = (SENDERS + 3) / 4;
     const int lane = threadIdx.x % 32;
     float numbers[MINE][4];
     receive(
         numbers, turn,
         [&](int i) { return reinterpret_cast<const uint4*>(words + (lane % 4 + 4 * i) * stride); },
-        [&](int i) { return is_there && lane % 4 + 4 * i < CLUSTERS; });
+        [&](int i) { return is_there && lane % 4 + 4 * i < SENDERS; });
     float sums[4];
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -96,4 +127,15 @@ __device__ inline float sum_of_clusters(const unsigned* words, int stride, int t
     const float odd = (is_upper ? sums[3] : sums[1]) +
                       __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
     return (is_odd ? odd : even) + __shfl_xor_sync(FULL_WARP, is_odd ? even : odd, 1);
+}
+
+// What layer L multiplies, and gradients of its units.
+template <int L>
+__device__ inline auto& inputs_of(CardShared& shared, const Now& now) {
+    return part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES];
+}
+
+template <int L>
+__device__ inline RowsOfUnits& gradients_of(CardShared& shared) {
+    return shared.gradients(PARITY_OF<L>);
 }

@@ -12,6 +12,9 @@
 // owners send each weight to where the backward pass takes it. Biases are few: each replica adds up
 // all their gradients, and updates all of them alike.
 //
+// Several cards have the same replicas. What an owner has added up it leaves on all cards, for the
+// owner of its number there; each adds up what came of all cards, and updates its own copy alike.
+//
 // Users: one_launch_layers.cu.
 #pragma once
 
@@ -267,17 +270,23 @@ struct ReplicaNetwork {
 
     // All gradients are on their way: what this thread owns takes them in, and is sent.
     __device__ void finish(LayersShared& shared, const LayersRun& run, const Now& now) {
+        constexpr bool IS_WHOLE = CLIPS || CARDS > 1;
         float sums[OWN_QUADS][4], of_biases[OWN_BIASES], unscale = run.unscale;
-        if (CLIPS) {
+        if (IS_WHOLE) {
 #pragma unroll
-            for (int first = 0; first < OWN_QUADS; first += GROUP)
+            for (int first = 0; first < OWN_QUADS; first += GROUP) {
                 receive_gradients(now.step, first, sums);
+                if constexpr (CARDS > 1) send_to_cards(run, now.step, first, sums);
+            }
             receive_biases(now.step, of_biases);
+        }
+        if constexpr (CARDS > 1) add_up_cards(run, now.step, sums, of_biases);
+        if (CLIPS) {
             unscale *= clip_factor(run, sum_of_all(shared, now.step, sum_squares(sums, of_biases)));
         }
 #pragma unroll
         for (int first = 0; first < OWN_QUADS; first += GROUP) {
-            if (!CLIPS) receive_gradients(now.step, first, sums);
+            if (!IS_WHOLE) receive_gradients(now.step, first, sums);
 #pragma unroll
             for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
                 if (!owns(i)) continue;
@@ -285,7 +294,7 @@ struct ReplicaNetwork {
                 send_weights(i, i * NUM_REPLICAS + own_replica(), now.step + 1);
             }
         }
-        if (!CLIPS) receive_biases(now.step, of_biases);
+        if (!IS_WHOLE) receive_biases(now.step, of_biases);
         each_own_bias([&](int i, auto layer, int unit) {
             constexpr int L = decltype(layer)::VALUE;
             layer_of<L>(shared.layers)
@@ -339,6 +348,65 @@ struct ReplicaNetwork {
         }
     }
 
+    // Leaves this card's sums of a group of own quads on all cards, itself included.
+    __device__ void send_to_cards(const LayersRun& run, int step, int first,
+                                  const float (&sums)[OWN_QUADS][4]) const {
+#pragma unroll
+        for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
+            if (!owns(i)) continue;
+            const int quad = i * NUM_REPLICAS + own_replica();
+            const float numbers[1][4] = {{sums[i][0], sums[i][1], sums[i][2], sums[i][3]}};
+#pragma unroll
+            for (int card = 0; card < CARDS; ++card) {
+                CardSums& there = run.card_sums[card][own_rank()];
+                send<true>(&there.of_cards[run.card].gradients[step % 2][quad][threadIdx.x], 0,
+                           step / 2, numbers);
+            }
+        }
+    }
+
+    // From this card's sums to those of all cards, in their order.
+    __device__ void add_up_cards(const LayersRun& run, int step, float (&sums)[OWN_QUADS][4],
+                                 float (&of_biases)[OWN_BIASES]) const {
+        const CardSums& here = run.card_sums[run.card][own_rank()];
+        if (own_replica() == 0) {
+            each_own_bias([&](int i, auto, int) {
+#pragma unroll
+                for (int card = 0; card < CARDS; ++card) {
+                    CardSums& there = run.card_sums[card][own_rank()];
+                    leave<true>(
+                        &there.of_cards[run.card].biases[step % 2][i * THREADS + threadIdx.x],
+                        marked(of_biases[i], step / 2));
+                }
+            });
+        }
+        constexpr int QUADS_AT_ONCE = larger(AT_ONCE / CARDS, 1);
+#pragma unroll
+        for (int first = 0; first < OWN_QUADS; first += QUADS_AT_ONCE) {
+            float numbers[QUADS_AT_ONCE * CARDS][4];
+            receive<true>(
+                numbers, step / 2,
+                [&](int i) {
+                    const int quad = (first + i / CARDS) * NUM_REPLICAS + own_replica();
+                    return &here.of_cards[i % CARDS].gradients[step % 2][quad][threadIdx.x];
+                },
+                [&](int i) { return first + i / CARDS < OWN_QUADS && owns(first + i / CARDS); });
+#pragma unroll
+            for (int i = 0; i < smaller(QUADS_AT_ONCE, OWN_QUADS - first) * 4; ++i) {
+                float sum = 0;
+#pragma unroll
+                for (int card = 0; card < CARDS; ++card)
+                    sum += numbers[i / 4 * CARDS + card][i % 4];
+                sums[first + i / 4][i % 4] = sum;
+            }
+        }
+        each_own_bias([&](int i, auto, int) {
+            of_biases[i] = receive_sum<CARDS, true>(step, [&](int card) {
+                return &here.of_cards[card].biases[step % 2][i * THREADS + threadIdx.x];
+            });
+        });
+    }
+
     __device__ void update(int i, const float (&sum)[4], float unscale, const Now& now,
                            const LayersRun& run) {
 #pragma unroll
@@ -376,24 +444,23 @@ struct ReplicaNetwork {
         }
     }
 
-    // The sum of what all replicas have left at place(replica) in a step.
-    template <class F>
+    // The sum of what SENDERS, replicas or cards, have left at place(sender) in a step.
+    template <int SENDERS = NUM_REPLICAS, bool OF_CARDS = false, class F>
     __device__ static float receive_sum(int step, F place) {
-        unsigned words[NUM_REPLICAS];
+        unsigned words[SENDERS];
         for (Patience patience;; patience.wait()) {
             unsigned missing = 0;
 #pragma unroll
-            for (int replica = 0; replica < NUM_REPLICAS; ++replica)
-                words[replica] = load_relaxed(place(replica));
+            for (int sender = 0; sender < SENDERS; ++sender)
+                words[sender] = look<OF_CARDS>(place(sender));
 #pragma unroll
-            for (int replica = 0; replica < NUM_REPLICAS; ++replica)
-                missing |= words[replica] ^ mark_of(step / 2);
+            for (int sender = 0; sender < SENDERS; ++sender)
+                missing |= words[sender] ^ mark_of(step / 2);
             if ((missing & LAST_BIT) == 0) break;
         }
         float sum = 0;
 #pragma unroll
-        for (int replica = 0; replica < NUM_REPLICAS; ++replica)
-            sum += without_last_bit(words[replica]);
+        for (int sender = 0; sender < SENDERS; ++sender) sum += without_last_bit(words[sender]);
         return sum;
     }
 

@@ -24,15 +24,29 @@ __device__ inline float without_last_bit(unsigned word) {
     return __uint_as_float(word & ~LAST_BIT);
 }
 
+// Looks at a place in memory, and leaves something there, OF_CARDS if others than this one use it.
+template <bool OF_CARDS, class Words>
+__device__ inline Words look(const Words* place) {
+    if constexpr (OF_CARDS) {
+        return load_system(place);
+    } else {
+        return load_relaxed(place);
+    }
+}
+template <bool OF_CARDS, class Words>
+__device__ inline void leave(Words* place, Words words) {
+    OF_CARDS ? store_system(place, words) : store_relaxed(place, words);
+}
+
 // Sends quads of numbers to places that lie `stride` apart.
-template <int QUADS>
+template <bool OF_CARDS = false, int QUADS>
 __device__ inline void send(uint4* place, int stride, int turn, const float (&numbers)[QUADS][4]) {
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
         unsigned words[4];
 #pragma unroll
         for (int part = 0; part < 4; ++part) words[part] = marked(numbers[i][part], turn);
-        store_relaxed(place + i * stride, uint4{words[0], words[1], words[2], words[3]});
+        leave<OF_CARDS>(place + i * stride, uint4{words[0], words[1], words[2], words[3]});
     }
 }
 
@@ -52,7 +66,7 @@ __device__ inline unsigned missing_marks(const uint4& words, int turn, unsigned 
 }
 
 // Waits for the quads at place(i) for all i below QUADS for which comes(i); the others are 0.
-template <int QUADS, class F, class P>
+template <bool OF_CARDS = false, int QUADS, class F, class P>
 __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place, P comes) {
     uint4 words[QUADS];
     for (Patience patience;; patience.wait()) {
@@ -60,7 +74,7 @@ __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place, P 
 #pragma unroll
         for (int i = 0; i < QUADS; ++i) {
             words[i] = uint4{};
-            if (comes(i)) words[i] = load_relaxed(place(i));
+            if (comes(i)) words[i] = look<OF_CARDS>(place(i));
         }
 #pragma unroll
         for (int i = 0; i < QUADS; ++i) missing |= comes(i) ? missing_marks(words[i], turn) : 0;

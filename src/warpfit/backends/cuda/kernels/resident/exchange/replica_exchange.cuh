@@ -91,6 +91,17 @@ struct alignas(16) LayersExchange {
     unsigned biases[2][REPLICAS][BIASES];
     unsigned squares[2][up(REPLICAS, 2)];
 };
+// Where the cards leave the blocks of a rank what the replicas of each have added up. Who sends the
+// next but one has seen what others made of it, so there are two.
+struct alignas(16) CardSums {
+    struct {
+        uint4 gradients[2][QUADS][THREADS];
+        unsigned biases[2][BIASES];
+    } of_cards[CARDS];
+};
+static_assert(CARDS == 1 || sizeof(CardSums) == CARD_SUMS_BYTES,
+              "the launcher gives as much to each rank");
+static_assert(CARDS == 1 || (REPLICAS > 1 && !STOPS), "cards have replicas, which do not stop");
 static_assert(REPLICAS == 1 || sizeof(LayersExchange) == EXCHANGE_BYTES,
               "the launcher gives as much to each rank");
 static_assert(REPLICAS == 1 || OWN_QUADS <= 32, "a bit for each");

@@ -6,10 +6,14 @@
 // inputs. Of the last layer, clusters partition the inputs, each block has the tile of its cluster,
 // and all blocks of a cluster keep it alike.
 //
+// Where no cluster of the hardware is large enough, its ranks are APART: blocks that exchange all
+// numbers through memory. Of these as many are resident as there are multiprocessors.
+//
 // Users: one_launch_card.cu.
 #pragma once
 
 #include "mma/fragments.cuh"
+#include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/exchange/marked_numbers.cuh"
@@ -17,42 +21,83 @@
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/steps.cuh"
 #include "resident/update/parameters.cuh"
+#include "resident/update/split_weights.cuh"
 
 using T = DTYPE;
 
-constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1;
-constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
+constexpr int THREADS = 32 * WARPS, HIDDEN_LAYERS = LAYERS - 1, MOST_THREADS = 1024;
+constexpr bool APART = CLUSTER < RANKS;
+// Rows of a batch, for tensor cores: ranks that are apart have fours of them, and wgmma takes 16,
+// 32, 64 or 128.
+__device__ constexpr int rows_of_batch() {
+    int rows = APART ? larger(16, 4 * RANKS) : up(BATCH, 16);
+    while (rows < BATCH) rows *= 2;
+    return rows;
+}
+constexpr int ROWS = rows_of_batch(), ROW_TILES = ROWS / 16;
+// Layer L's weights lie in memory, and come in pieces, in which they are updated: see
+// streamed_weights.cuh.
+template <int L>
+constexpr bool IS_STREAMED = STREAMED && L < HIDDEN_LAYERS;
+constexpr int PIECE_INPUTS = 64, PIECE_UNITS = 128;
+static_assert(!STREAMED || (APART && SLOTS == 0 && WARPS == 8), "two warpgroups take a piece");
 // Rows of the units of its cluster that a rank finds from what all ranks add up.
-constexpr int PIECE_ROWS = ROWS / CLUSTER;
-static_assert(HIDDEN_LAYERS > 0 && ROWS % CLUSTER == 0, "each rank has rows of hidden units");
+constexpr int PIECE_ROWS = ROWS / RANKS;
+static_assert(HIDDEN_LAYERS > 0 && ROWS % RANKS == 0, "each rank has rows of hidden units");
 constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_WIDTH = up(OUTPUTS, 16);
 constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
-__device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }
+__device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / RANKS; }
+__device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS; }
 
-// What each has of something that is partitioned in tiles of 16.
-__device__ constexpr int share(int size, int sharers) {
-    return up((size + sharers - 1) / sharers, 16);
+// This thread. Where registers hold weights, none keeps what follows from its number from one step
+// to the next: that is found anew.
+__device__ inline int this_thread() {
+    return static_cast<int>(APART ? unforeseen(threadIdx.x) % MOST_THREADS : threadIdx.x);
 }
+
+// What each has of something that is partitioned in tiles of 16, or, where wgmma multiplies, 64.
+__device__ constexpr int share(int size, int sharers, int tile = APART ? 64 : 16) {
+    return up((size + sharers - 1) / sharers, tile);
+}
+
+constexpr int UNIT_TILE = STREAMED ? PIECE_UNITS : APART ? 64 : 16;
+
+// HEIGHT rows of WIDTH numbers in shared memory. Where ldmatrix reads them, rows lie 8 times an odd
+// number apart, so that it has no conflicts. In panels they lie as wgmma takes them: 64 numbers of
+// all rows, of which chunks of 8 change places by exclusive or with the row.
+template <int HEIGHT, int WIDTH, bool IN_PANELS>
+struct alignas(IN_PANELS ? ATOM_BYTES : 16) Matrix {
+    static constexpr int PANEL = LINE_BYTES / sizeof(T), STRIDE = WIDTH + 8;
+    T numbers[IN_PANELS ? HEIGHT * up(WIDTH, PANEL) : HEIGHT * STRIDE];
+
+    __device__ T* at(int row, int column) {
+        if constexpr (IN_PANELS) {
+            const int chunk = column % PANEL / 8 ^ row % 8;
+            return numbers + (column / PANEL * HEIGHT + row) * PANEL + chunk * 8 + column % 8;
+        } else {
+            return numbers + row * STRIDE + column;
+        }
+    }
+};
 
 // Layer L's weights of a block: INPUTS by UNITS, of which those beyond the layer's are 0.
 template <int L>
 struct WeightTile {
     static constexpr bool IS_LAST = L + 1 == LAYERS;
-    static constexpr int INPUTS = share(WIDTHS[L], IS_LAST ? CLUSTERS : CLUSTER);
-    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS);
-    // Rows of shared memory 8 times an odd number apart are read without conflicts.
-    static constexpr int STRIDE = UNITS + 8, INPUT_STRIDE = INPUTS + 8;
+    static constexpr bool IN_PANELS = APART && !IS_LAST;
+    static constexpr int INPUTS = IS_LAST               ? share(WIDTHS[L], CLUSTERS, UNIT_TILE)
+                                  : L == 0 && !STREAMED ? share(WIDTHS[L], RANKS, 16)
+                                                        : share(WIDTHS[L], RANKS);
+    static constexpr int UNITS = IS_LAST ? OUT_WIDTH : share(WIDTHS[L + 1], CLUSTERS, UNIT_TILE);
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
-    // Quads of numbers of a lane: of each fragment the weights, and their optimizer state.
-    static constexpr int QUADS = FRAGMENTS * (1 + SLOTS);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(WIDTHS[L + 1], 16);
     // Numbers of hidden units that a rank finds, and of them a thread.
     static constexpr int PIECE = PIECE_ROWS * UNITS, TURNS = (PIECE + THREADS - 1) / THREADS;
 
-    __device__ static int first_input() { return (IS_LAST ? own_cluster() : own_rank()) * INPUTS; }
+    __device__ static int first_input() { return (IS_LAST ? own_cluster() : rank_here()) * INPUTS; }
     __device__ static int first_unit() { return IS_LAST ? 0 : own_cluster() * UNITS; }
 };
 
@@ -65,36 +110,95 @@ __device__ constexpr int widest() {
         return larger(WeightTile<L>::UNITS, widest<L + 1>());
     }
 }
-constexpr int MOST_UNITS = widest(), GRADIENT_STRIDE = MOST_UNITS + 8,
-              OUTPUT_STRIDE = OUT_WIDTH + 8;
+constexpr int MOST_UNITS = widest();
 
 template <int COUNT>
-struct Near {
+struct Slots {
     float4 quads[COUNT][32];
 };
 template <>
-struct Near<0> {};
+struct Slots<0> {};
+
+// Beside the rounded weights of each fragment what a lane has of their low halves, and of their
+// optimizer state.
+template <int L>
+struct alignas(16) Numbers : Slots<WeightTile<L>::FRAGMENTS * SLOTS> {
+    uint2 low_halves[WeightTile<L>::FRAGMENTS][32];
+};
+struct Nothing {};
+
+template <int L, bool ARE_NEAR = !FAR_LAYERS[L] && !HELD_LAYERS[L] && !IS_STREAMED<L>>
+struct NearNumbers : Numbers<L> {};
+template <int L>
+struct NearNumbers<L, false> {};
+
+// What products of layer L take.
+template <int L, bool ARE_STREAMED>
+struct RoundedWeights {
+    using Own = WeightTile<L>;
+    Matrix<Own::INPUTS, Own::UNITS, Own::IN_PANELS> weights;
+};
+template <int L>
+struct RoundedWeights<L, true> {};
 
 template <int L>
-using NearQuads = Near<FAR_LAYERS[L] ? 0 : WeightTile<L>::QUADS>;
+struct LayerPart : RoundedWeights<L, IS_STREAMED<L>> {
+    using Own = WeightTile<L>;
+    // Of x there are two batches, if there is room: the next one comes meanwhile.
+    static constexpr int BATCHES = L == 0 && !APART ? 2 : 1;
+    Matrix<ROWS, Own::INPUTS, Own::IN_PANELS> inputs[BATCHES];
+};
 
-// What a block has of layer L.
+// Pieces of streamed weights: 64 inputs by 128 units, rounded, or their low halves.
+struct Piece {
+    static constexpr int BYTES = 2 * PIECE_INPUTS * PIECE_UNITS, COUNT = 6;
+    unsigned char bytes[BYTES];
+};
+template <bool ARE_THERE>
+struct Pieces {
+    Piece ring[Piece::COUNT];
+
+    __device__ Piece* pieces() { return ring; }
+};
+template <>
+struct Pieces<false> {
+    __device__ Piece* pieces() { return nullptr; }
+};
+
+// What a block has else of layer L.
 template <int L>
-struct alignas(16) LayerPart : NearQuads<L> {
-    // Of x there are two batches: the next one comes meanwhile.
-    static constexpr int BATCHES = L == 0 ? 2 : 1;
-    T weights[WeightTile<L>::INPUTS][WeightTile<L>::STRIDE];
-    T inputs[BATCHES][ROWS][WeightTile<L>::INPUT_STRIDE];
+struct alignas(16) LayerNumbers : NearNumbers<L> {
     float biases[1 + SLOTS][WeightTile<L>::UNITS];  // and their optimizer state
 };
 
-// Numbers of layers whose parity is the same take the same place: see the exchange.
-struct alignas(16) CardShared {
-    Stack<LayerPart> layers;
-    float parts[2][ROWS * MOST_UNITS];      // (CLUSTER, PIECE_ROWS, UNITS): what ranks add up
-    T gradients[2][ROWS][GRADIENT_STRIDE];  // of the units of this cluster, before their activation
-    T derivatives[ROWS][GRADIENT_STRIDE];   // of the last hidden layer's activation
-    T output_gradients[ROWS][OUTPUT_STRIDE];
+// What ranks send each other. Numbers of layers whose parity is the same take the same place: see
+// the exchange.
+using RowsOfUnits = Matrix<ROWS, MOST_UNITS, APART>;
+template <bool ARE_APART>
+struct Received {
+    float sums[2][ROWS * MOST_UNITS];  // (RANKS, PIECE_ROWS, UNITS): what ranks add up
+    RowsOfUnits of_units[2], of_activation;
+
+    __device__ float* parts(int parity) { return sums[parity]; }
+    // Of the units of this cluster, before their activation.
+    __device__ RowsOfUnits& gradients(int parity) { return of_units[parity]; }
+    // Of the last hidden layer's activation.
+    __device__ RowsOfUnits& derivatives() { return of_activation; }
+};
+// Here the last hidden layer's gradients take the place of the derivatives.
+template <>
+struct Received<true> {
+    RowsOfUnits of_units;
+
+    __device__ float* parts(int) { return nullptr; }
+    __device__ RowsOfUnits& gradients(int) { return of_units; }
+    __device__ RowsOfUnits& derivatives() { return of_units; }
+};
+
+struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART>, Pieces<STREAMED> {
+    Stack<LayerPart> parts_of_layers;
+    Stack<LayerNumbers> numbers_of_layers;
+    Matrix<ROWS, OUT_WIDTH, false> output_gradients;
     float outputs[ROWS][OUT_WIDTH];
     RowLoss losses[ROWS];
     float targets[2][ROWS][TARGET_WORDS];
@@ -104,23 +208,32 @@ static_assert(sizeof(CardShared) == SHARED_BYTES, "the launcher asks for as much
 
 template <int L>
 __device__ inline LayerPart<L>& part_of(CardShared& shared) {
-    return layer_of<L>(shared.layers);
+    return layer_of<L>(shared.parts_of_layers);
+}
+template <int L>
+__device__ inline auto& biases_of(CardShared& shared) {
+    return layer_of<L>(shared.numbers_of_layers).biases;
 }
 
 // Words of memory in which blocks leave each other numbers of one step, layer by layer: units
 // (ROWS, SENT_UNITS) of each hidden layer but the last; parts of the outputs (CLUSTERS, ROWS,
 // SENT_UNITS); and parts of the gradients of each hidden layer's units but the last's (CLUSTERS,
-// ROWS, SENT_UNITS).
+// ROWS, SENT_UNITS). Ranks that are apart leave there units of the last hidden layer, too, the
+// gradients of units, and parts of the sums of units (CLUSTERS, RANKS, RANKS, PIECE).
 template <int L>
 struct Places {
     static constexpr int SENT = ROWS * WeightTile<L>::SENT_UNITS;
-    static constexpr bool IS_INNER = L + 1 < HIDDEN_LAYERS;
-    static constexpr int UNITS = Places<L - 1>::END, SUMS = UNITS + (IS_INNER ? SENT : 0);
-    static constexpr int END = SUMS + (L == HIDDEN_LAYERS - 1 ? 0 : CLUSTERS * SENT);
+    static constexpr bool IS_INNER = L + 1 < HIDDEN_LAYERS, IS_HIDDEN = L < HIDDEN_LAYERS;
+    static constexpr int UNITS = Places<L - 1>::END,
+                         SUMS = UNITS + (IS_INNER || (APART && IS_HIDDEN) ? SENT : 0),
+                         GRADIENTS = SUMS + (L == HIDDEN_LAYERS - 1 ? 0 : CLUSTERS * SENT),
+                         PARTS = GRADIENTS + (APART && IS_INNER ? SENT : 0);
+    static constexpr int END =
+        PARTS + (APART && IS_HIDDEN ? CLUSTERS * RANKS * RANKS * WeightTile<L>::PIECE : 0);
 };
 template <>
 struct Places<-1> {
-    static constexpr int END = 0;
+    static constexpr int END = 0, SUMS = 0, SENT = 0;
 };
 constexpr int EXCHANGED_WORDS = Places<LAYERS - 1>::END;
 static_assert(2 * 4 * EXCHANGED_WORDS == EXCHANGE_BYTES, "the launcher gives as much");
@@ -130,7 +243,12 @@ __device__ constexpr int far_quads_before() {
     if constexpr (L == 0) {
         return 0;
     } else {
-        return far_quads_before<L - 1>() + (FAR_LAYERS[L - 1] ? WeightTile<L - 1>::QUADS : 0);
+        using Own = WeightTile<L - 1>;
+        return far_quads_before<L - 1>() + (IS_STREAMED<L - 1> ? Own::INPUTS * Own::UNITS * 4
+                                            : FAR_LAYERS[L - 1]
+                                                ? static_cast<int>(sizeof(Numbers<L - 1>))
+                                                : 0) /
+                                               static_cast<int>(sizeof(float4));
     }
 }
 
@@ -143,7 +261,7 @@ struct CardRun {
     LossSettings loss;
     RuleSettings rule;
     unsigned* words;  // (2, EXCHANGED_WORDS): of even steps and odd ones
-    float4* far;      // of this block: (quads, 32)
+    float4* far;      // of this block
 };
 
 // Where a block stands.
@@ -161,10 +279,10 @@ __device__ inline unsigned* words_of(const CardRun& run, const Now& now) {
 }
 
 template <int L>
-__device__ inline float4* quads_of(CardShared& shared, const CardRun& run) {
+__device__ inline Numbers<L>& numbers_of(CardShared& shared, const CardRun& run) {
     if constexpr (FAR_LAYERS[L]) {
-        return run.far + far_quads_before<L>() * 32;
+        return *reinterpret_cast<Numbers<L>*>(run.far + far_quads_before<L>());
     } else {
-        return &part_of<L>(shared).quads[0][0];
+        return layer_of<L>(shared.numbers_of_layers);
     }
 }

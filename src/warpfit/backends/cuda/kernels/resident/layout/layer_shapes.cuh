@@ -24,8 +24,8 @@ constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 // Which of them this block is, if it is one.
 __device__ inline int own_recorder() { return own_replica() * (RECORDERS / REPLICAS) + own_rank(); }
 // Whose targets a replica needs: to weigh a batch, those of all rows.
-constexpr bool SEES_ALL_TARGETS = REPLICAS > 1 && (WEIGHTED || CLASS_WEIGHTS);
-constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? REPLICAS * ROWS : ROWS;
+constexpr bool SEES_ALL_TARGETS = ALL_REPLICAS > 1 && (WEIGHTED || CLASS_WEIGHTS);
+constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? ALL_REPLICAS * ROWS : ROWS;
 // Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them
 // lies in one piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
@@ -259,7 +259,8 @@ struct Peers {
     }
 };
 
-struct LayersExchange;  // of layer_replicas.cuh
+struct LayersExchange;  // of replica_exchange.cuh
+struct CardSums;
 
 // What does not change in a run.
 struct LayersRun {
@@ -274,9 +275,11 @@ struct LayersRun {
     float
         // Of weights: half of it times the sum of their squares, over the rows, joins the loss.
         penalty;
-    uint32 first_step, key[2];  // of the dropout's random numbers
-    float4* far_slots;          // see Memory
-    LayersExchange* exchanges;  // of each rank, where there are replicas
+    uint32 first_step, key[2];   // of the dropout's random numbers
+    float4* far_slots;           // see Memory
+    LayersExchange* exchanges;   // of each rank, where there are replicas
+    int card;                    // which of CARDS this is
+    CardSums* const* card_sums;  // of each rank, on each card
 };
 
 template <int L>

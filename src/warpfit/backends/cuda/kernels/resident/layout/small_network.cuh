@@ -4,6 +4,7 @@
 // Users: many_small_networks_sm90.cu.
 #pragma once
 
+#include "base/choice.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
 #include "ptx/barriers.cuh"
@@ -33,8 +34,8 @@ constexpr int ROWS = BATCH <= 16   ? 16
                      : BATCH <= 64 ? 64
                                    : 128,
               ROW_SLICES = ROWS / 16;
-// Of a product's rows at once.
-constexpr int PART_ROWS = ROWS > 64 ? 64 : ROWS;
+// Of a product's rows at once: all, where sums are of float16.
+constexpr int PART_ROWS = ROWS > 64 && !IS_HALF ? 64 : ROWS;
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_WIDTH = padded(0), OUT_TILES = (OUTPUTS + 7) / 8;
 
@@ -97,16 +98,13 @@ struct alignas(1024) GroupShared {
     T out_weights[OUT_TILES][UNITS][8];
     T dz[OUT_TILES][ROWS][8];
     float slots[SHARED_SLOTS > 0 ? SHARED_SLOTS * OWN : 1][SHARED_SLOTS > 0 ? GROUP_THREADS : 1];
-    float logits[ROWS][OUTPUTS];
+    float2 logits[ROWS][(OUTPUTS + 1) / 2];
     float targets[STAGES][ROWS][TARGET_WORDS];
     int order[ORDER_RING];
     uint8 rounds[RoundTable::ENTRIES];
     alignas(16) StepSettings settings[STAGES];
     alignas(16) Network network;
     EpochSums sums[WARPS];
-    // Of an epoch so far, each thread's own: in registers they would be some too many.
-    double losses[GROUP_THREADS];
-    unsigned num_correct[GROUP_THREADS];
     GroupRun run;
     // From the warp that brings rows, and back; a network to it, and a verdict on an epoch.
     Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full[2];

@@ -266,7 +266,9 @@ struct LossWarps {
     // before.
     __device__ void find_gradients() {
         const Thread own;
-        if (CLUSTER > 1) wait(shared.outputs_free, steps + 1);
+        // Not a warp that has none: others may be a step ahead of it, and what it waits for is past.
+        const unsigned num_pairs = OutputWeights::num_pairs(own);
+        if (CLUSTER > 1 && num_pairs > 0) wait(shared.outputs_free, steps + 1);
         const unsigned lane = own.lane();
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
@@ -292,7 +294,7 @@ struct LossWarps {
                 own, [&](int tile, unsigned pair) { share(own, &sums[tile][0], HIDDEN, pair); });
         }
         if (CLUSTER > 1)
-            arrive_for_bytes(own, shared.outputs_full, OutputWeights::num_pairs(own) * 8);
+            arrive_for_bytes(own, shared.outputs_full, num_pairs * 8);
     }
 
     // Adds what get_rows(a, k) brings, 16 by 16 of the block's rows, times dz.

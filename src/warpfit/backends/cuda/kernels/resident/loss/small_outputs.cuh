@@ -44,11 +44,12 @@ __device__ inline void find_logits(GroupShared& shared, const Parameters& own_pa
 #pragma unroll
     for (int part = 0; part < LOSS_PARTS; ++part) {
 #pragma unroll
-        for (int i = 0; i < 4 * OUT_TILES; ++i) {
-            const unsigned col = i / 4 * 8 + own.column() + i % 2;
+        for (int i = 0; i < 2 * OUT_TILES; ++i) {
+            const unsigned col = i / 2 * 8 + own.column();
+            const float* pair = sums[part][i / 2] + i % 2 * 2;
             if (col < OUTPUTS)
-                shared.logits[first + LOSS_STEP * part + own.lane() / 4 + i / 2 % 2 * 8][col] =
-                    sums[part][i / 4][i % 4];
+                shared.logits[first + LOSS_STEP * part + own.lane() / 4 + i % 2 * 8][col / 2] = {
+                    pair[0], pair[1]};
         }
     }
     __syncwarp();
@@ -118,7 +119,10 @@ __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& par
     if (row >= ROWS) return {0, 0};
     float values[8 * OUT_TILES] = {};
 #pragma unroll
-    for (int i = 0; i < OUTPUTS; ++i) values[i] = shared.logits[row][i];
+    for (int i = 0; i < OUTPUTS; ++i) {
+        const float2& pair = shared.logits[row][i / 2];
+        values[i] = i % 2 ? pair.y : pair.x;
+    }
     const bool is_there = static_cast<int>(row) < num_rows;
     const RowLoss found =
         replace_outputs(values, shared.targets[stage][row], is_there ? factor : 0, loss);
@@ -174,12 +178,12 @@ __device__ inline void back_from_outputs(Words& words, GroupShared& shared,
             unsigned of_rows[OUT_TILES];
 #pragma unroll
             for (int tile = 0; tile < OUT_TILES; ++tile) of_rows[tile] = gradients[tile][eight];
-            float dh[4] = {};
+            LayerSum dh[IS_HALF ? 2 : 4] = {};
             TensorCore<T>::multiply(dh, weights, of_rows);
             unsigned (&h)[4] = words.slices[first + eight / 2];
             const int half = eight % 2 * 2;
-            h[half] = chained_pair<HIDDEN - 1>(dh[0], dh[1], h[half]);
-            h[half + 1] = chained_pair<HIDDEN - 1>(dh[2], dh[3], h[half + 1]);
+            h[half] = chained_pair<HIDDEN - 1>(dh, 0, h[half]);
+            h[half + 1] = chained_pair<HIDDEN - 1>(dh, 1, h[half + 1]);
         }
     }
 #pragma unroll

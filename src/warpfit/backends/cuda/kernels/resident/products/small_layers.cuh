@@ -13,62 +13,46 @@ struct Words {
     unsigned slices[ROW_SLICES][4];
 };
 
-// Which of a thread's words of a tile are positive, from which relu's derivatives follow: a bit for
-// either number of each.
-struct Signs {
-    static constexpr int OF_BITS = 16;
-
-    unsigned bits[(4 * ROW_SLICES + OF_BITS - 1) / OF_BITS];
-
-    __device__ static unsigned places(int i) { return 0x00010001u << i % OF_BITS; }
-
-    __device__ void keep(int i, unsigned word) {
-        const unsigned found = positive<T>(word) & places(i);
-        // Unforeseen, lest the words be kept instead.
-        bits[i / OF_BITS] = unforeseen(i % OF_BITS == 0 ? found : bits[i / OF_BITS] | found);
-    }
-
-    // All bits of either number, or none.
-    __device__ unsigned mask(int i) const {
-        const unsigned found = bits[i / OF_BITS] & places(i);
-        return positive<float16>(
-            i % OF_BITS < 15 ? found : found >> 1);  // the highest bit is a number's sign
-    }
-};
-
-// Those of each hidden layer.
-using AllSigns = Signs[HIDDEN];
-
-template <int L>
-constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATIONS[L] == Activation::relu;
-
 // -- activations ----------------------------------------------------------------------------------
+
+// Two neighbouring sums of a product, as a word, and as they are: of float16 products have sums of
+// float16, two in a word, which all that follows rounds them to.
+__device__ inline unsigned word_of(const unsigned* sums, int i) { return sums[i]; }
+__device__ inline unsigned word_of(const float* sums, int i) {
+    return packed<T>(sums[2 * i], sums[2 * i + 1]);
+}
+__device__ inline float2 pair_of(const unsigned* sums, int i) { return unpacked<T>(sums[i]); }
+__device__ inline float2 pair_of(const float* sums, int i) {
+    return {sums[2 * i], sums[2 * i + 1]};
+}
 
 // f(z + bias) of two numbers of a unit. Of float16, relu takes the rounded sum of both rounded: an
 // instruction less.
-template <int L>
-__device__ inline unsigned activated_pair(float first, float second, float bias,
+template <int L, class Sum>
+__device__ inline unsigned activated_pair(const Sum* sums, int i, float bias,
                                           [[maybe_unused]] unsigned bias_pair) {
     constexpr Activation OF = ACTIVATIONS[L];
-    if constexpr (OF == Activation::relu) {
-        if constexpr (IS_HALF) return relu_of_sums(packed<T>(first, second), bias_pair);
-        return relu_packed<T>(first + bias, second + bias);
+    if constexpr (OF == Activation::relu && IS_HALF) {
+        return relu_of_sums(word_of(sums, i), bias_pair);
+    } else {
+        const float2 z = pair_of(sums, i);
+        if constexpr (OF == Activation::relu) return relu_packed<T>(z.x + bias, z.y + bias);
+        const float slope = SLOPES[L];
+        return packed<T>(activated<OF>(z.x + bias, slope).value,
+                         activated<OF>(z.y + bias, slope).value);
     }
-    const float slope = SLOPES[L];
-    return packed<T>(activated<OF>(first + bias, slope).value,
-                     activated<OF>(second + bias, slope).value);
 }
 
 // Of gradients of f(z) those of z.
-template <int L>
-__device__ inline unsigned chained_pair(float first, float second, unsigned values) {
+template <int L, class Sum>
+__device__ inline unsigned chained_pair(const Sum* sums, int i, unsigned values) {
     constexpr Activation OF = ACTIVATIONS[L];
-    if constexpr (OF == Activation::identity) return packed<T>(first, second);
-    if constexpr (OF == Activation::relu) return packed<T>(first, second) & positive<T>(values);
-    const float2 y = unpacked<T>(values);
+    if constexpr (OF == Activation::identity) return word_of(sums, i);
+    if constexpr (OF == Activation::relu) return word_of(sums, i) & positive<T>(values);
+    const float2 dy = pair_of(sums, i), y = unpacked<T>(values);
     const float slope = SLOPES[L];
-    return packed<T>(first * derivative_by_value<OF>(y.x, slope),
-                     second * derivative_by_value<OF>(y.y, slope));
+    return packed<T>(dy.x * derivative_by_value<OF>(y.x, slope),
+                     dy.y * derivative_by_value<OF>(y.y, slope));
 }
 
 // -- tiles ----------------------------------------------------------------------------------------
@@ -125,9 +109,20 @@ __device__ inline void store_weights(unsigned char* tile, const WeightWords<L>& 
         stmatrix_x4(tile + row * LINE_BYTES + ((2 * i + own.lane() / 16) ^ row % 8) * 16, words[i]);
 }
 
-// Sums of a product with a share of a batch's rows: all of them would take twice the registers.
-using Sums = float[PART_ROWS / 2];
+// Sums of a product with a share of a batch's rows: of float32 all would take twice the registers.
+using LayerSum = choice<IS_HALF, unsigned, float>;
+using Sums = LayerSum[PART_ROWS / (IS_HALF ? 4 : 2)];
 constexpr int PART_BYTES = PART_ROWS * LINE_BYTES, PART_SLICES = PART_ROWS / 16;
+
+// To 0. Of words it is a 0 of each: one of all the compiler would keep, and copy to them.
+__device__ inline void clear(unsigned (&sums)[PART_ROWS / 4]) {
+#pragma unroll
+    for (unsigned& word : sums) word = unforeseen(0u);
+}
+__device__ inline void clear(float (&sums)[PART_ROWS / 2]) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+}
 
 // zᵀ of a hidden layer, of a part of the rows, without its biases.
 template <int L, class F>
@@ -145,13 +140,13 @@ __device__ inline void multiply_forward(Sums& z, const WeightWords<L>& weights,
 
 // What a hidden layer gives of 16 rows, also in its tile.
 template <int L>
-__device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k, const float* z,
-                                const Parameters& own) {
+__device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k, const Sums& z,
+                                int first, const Parameters& own) {
     const float* biases = own.numbers + own_biases_at(L);
     const unsigned pairs[2] = {packed<T>(biases[0], biases[0]), packed<T>(biases[1], biases[1])};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        words[i] = activated_pair<L>(z[2 * i], z[2 * i + 1], biases[i % 2], pairs[i % 2]);
+        words[i] = activated_pair<L>(z, first + i, biases[i % 2], pairs[i % 2]);
         // Units that fill up the tile give nothing, whatever f(0) is.
         if (WIDTHS[L + 1] < UNITS && Thread().unit() + 8 * (i % 2) >= WIDTHS[L + 1]) words[i] = 0;
     }
@@ -161,15 +156,16 @@ __device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k
 // All hidden layers, each of which leaves its tile to all; of the last the thread's own words
 // remain.
 template <int L = 0>
-__device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& signs,
-                                  const Parameters& own, int stage) {
+__device__ inline void go_forward(GroupShared& shared, Words& last, const Parameters& own,
+                                  int stage) {
     WeightWords<L> weights;
 #pragma unroll
     for (int i = 0; i < padded(L) / 16; ++i) own.load_slice<L>(weights[i], i);
     const Operand inputs = inputs_of<L>(shared, stage);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
-        Sums z = {};
+        Sums z;
+        clear(z);
         multiply_forward<L>(z, weights, inputs.after(part * PART_BYTES), [&] {
             if (part > 0) return;
             // All have gone back through the layer, in the step before.
@@ -179,19 +175,40 @@ __device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& si
         for (int i = 0; i < PART_SLICES; ++i) {
             const int k = part * PART_SLICES + i;
             unsigned words[4];
-            activate<L>(words, shared.h[L], k, z + 8 * i, own);
+            activate<L>(words, shared.h[L], k, z, 4 * i, own);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 if (L == HIDDEN - 1) last.slices[k][j] = words[j];
-                if (HAS_SIGNS<L>) signs[L].keep(4 * k + j, words[j]);
             }
         }
     }
     if constexpr (L + 1 < HIDDEN) {
         hand_over();
-        go_forward<L + 1>(shared, last, signs, own, stage);
+        go_forward<L + 1>(shared, last, own, stage);
     } else {
         meet();
+    }
+}
+
+// The sum of the gradients of each of a thread's two units, in the first and the third of four. Of
+// float16, slices are added up by fours first: tensor cores have other products in flight.
+__device__ inline void add_rows(float (&sums)[4], const Words& dz) {
+    const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
+    constexpr int AT_ONCE = IS_HALF && ROW_SLICES >= 4 ? 4 : 1, LEFT = ROW_SLICES / AT_ONCE;
+#pragma unroll
+    for (int k = 0; k < LEFT; ++k) {
+        unsigned words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (AT_ONCE == 1) {
+                words[i] = dz.slices[k][i];
+            } else {
+                words[i] = sums_of_halves(
+                    sums_of_halves(dz.slices[k][i], dz.slices[k + LEFT][i]),
+                    sums_of_halves(dz.slices[k + 2 * LEFT][i], dz.slices[k + 3 * LEFT][i]));
+            }
+        }
+        TensorCore<T>::multiply(sums, words, ones);
     }
 }
 
@@ -207,9 +224,7 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
                                                   inputs.at(k * 16 * LINE_BYTES), k > 0);
     wgmma_commit();
     float of_biases[4] = {};
-    const unsigned one = packed<T>(1, 1), ones[2] = {one, one};
-#pragma unroll
-    for (int k = 0; k < ROW_SLICES; ++k) TensorCore<T>::multiply(of_biases, dz.slices[k], ones);
+    add_rows(of_biases, dz);
     wgmma_wait<0>();
     own.update_weights<L>(step, sums);
 #pragma unroll
@@ -218,12 +233,12 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
 
 // dz of a hidden layer, which all have in its tile, becomes that of the one before.
 template <int L>
-__device__ inline void multiply_backward(Words& dz, const AllSigns& signs,
-                                         const GroupShared& shared) {
+__device__ inline void multiply_backward(Words& dz, const GroupShared& shared) {
     const Operand weights(shared.weights[L - 1]), gradients(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
-        Sums dh = {};
+        Sums dh;
+        clear(dh);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < padded(L + 1) / 16; ++i)
@@ -234,25 +249,20 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs,
         unsigned values[PART_SLICES][4];
 #pragma unroll
         for (int i = 0; i < PART_SLICES; ++i)
-            if (!HAS_SIGNS<L - 1>) load_slice(values[i], shared.h[L - 1], part * PART_SLICES + i);
+            load_slice(values[i], shared.h[L - 1], part * PART_SLICES + i);
         wgmma_wait<0>();
 #pragma unroll
         for (int i = 0; i < 4 * PART_SLICES; ++i) {
             const int k = part * 4 * PART_SLICES + i;
-            if constexpr (HAS_SIGNS<L - 1>)
-                dz.slices[k / 4][k % 4] =
-                    packed<T>(dh[2 * i], dh[2 * i + 1]) & signs[L - 1].mask(k);
-            else
-                dz.slices[k / 4][k % 4] =
-                    chained_pair<L - 1>(dh[2 * i], dh[2 * i + 1], values[i / 4][i % 4]);
+            dz.slices[k / 4][k % 4] = chained_pair<L - 1>(dh, i, values[i / 4][i % 4]);
         }
     }
 }
 
 // From dz of the last hidden layer through all of them, each of which is updated.
 template <int L = HIDDEN - 1>
-__device__ inline void go_back(GroupShared& shared, Words& dz, const AllSigns& signs,
-                               Parameters& own, const NetworkStep& step, int stage) {
+__device__ inline void go_back(GroupShared& shared, Words& dz, Parameters& own,
+                               const NetworkStep& step, int stage) {
     if constexpr (L > 0) {
         if (L < HIDDEN - 1) meet();  // all have multiplied with the tile
 #pragma unroll
@@ -261,7 +271,7 @@ __device__ inline void go_back(GroupShared& shared, Words& dz, const AllSigns& s
     }
     update_layer<L>(own, dz, inputs_of<L>(shared, stage), step);
     if constexpr (L > 0) {
-        multiply_backward<L>(dz, signs, shared);
-        go_back<L - 1>(shared, dz, signs, own, step, stage);
+        multiply_backward<L>(dz, shared);
+        go_back<L - 1>(shared, dz, own, step, stage);
     }
 }

@@ -152,7 +152,7 @@ template <int L>
 __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun& run, int step,
                                     const Piece& piece) {
     const Dropout& dropout = shared.dropouts[L];
-    const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row() + piece.row();
+    const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row(run.card) + piece.row();
     const Words words =
         philox({{run.first_step + step, dropout.layer, row, unit / 4}}, run.key[0], run.key[1]);
     const bool is_upper = unit % 4 >= 2;
@@ -255,8 +255,9 @@ __device__ inline float sample_weight(const float* target) {
 }
 
 // A row's target.
-__device__ inline const float* target_of(const LayersShared& shared, int slot, int row) {
-    return shared.targets[slot][SEES_ALL_TARGETS ? first_row() + row : row];
+__device__ inline const float* target_of(const LayersShared& shared, const LayersRun& run, int slot,
+                                         int row) {
+    return shared.targets[slot][SEES_ALL_TARGETS ? first_row(run.card) + row : row];
 }
 
 // The weight of a batch: its rows', added up.
@@ -291,7 +292,7 @@ __device__ inline void find_gradients(LayersShared& shared, const LayersRun& run
             return float2{sums.x * of_sums + bias.x, sums.y * of_sums + bias.y};
         };
         const int row = Piece{eighth, 0}.row();
-        const float* target = target_of(shared, slot, row);
+        const float* target = target_of(shared, run, slot, row);
         const float own_factor = row < count ? factor * sample_weight(target) : 0;
         rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
             target, own_factor, run.loss, own_classes(shared), outputs_of,
@@ -306,7 +307,7 @@ __device__ inline void find_losses(LayersShared& shared, const LayersRun& run, i
                                    int count, const Rests& rests) {
     Eighths::each([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
-        const float* target = target_of(shared, slot, row);
+        const float* target = target_of(shared, run, slot, row);
         RowLoss loss = find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS,
                                      own_classes(shared), row < count);
         loss.loss *= sample_weight(target);

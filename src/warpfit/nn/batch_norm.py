@@ -1,17 +1,66 @@
-"""Batch norm whose statistics are of the whole batch, which several ranks share."""
+"""Batch norm: its formula, and that with statistics of the whole batch, which ranks share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.base import HALF_DTYPES, IDENTITY
 from warpfit.backends.contract.communicator import Communicator
 
 if TYPE_CHECKING:
-    from warpfit.nn.spec import Call
+    from warpfit.nn.spec import Call, Pullback
+
+
+# From dy to (dx, dweight, dbias); and y with it.
+Backward = Callable[[Array], tuple[Array, Array, Array]]
+Normalised = tuple[Array, Backward]
+
+
+def pullback_of(backward: Backward, parameters: Iterable[str], needs_dx: bool) -> Pullback:
+    """Return a layer's pullback, with gradients of the parameters that it has."""
+
+    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        dx, *found = backward(dy)
+        gradients = dict(zip(("weight", "bias"), found, strict=True))
+        return dx if needs_dx else None, {name: gradients[name] for name in parameters}
+
+    return pullback
+
+
+def batch_norm(
+    ops: Backend,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    *,
+    training: bool,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    activation: Activation = IDENTITY,
+    added: Array | None = None,
+) -> Normalised:
+    """Return y = f(x, normalised per channel, + added), and the function from dy to (dx, dweight,
+    dbias).
+
+    x, y, added and dy (..., C), all else (C,). If something is added, the function takes dz in
+    place of dy. Training moves the running statistics in place.
+    """
+    arrays = (x, weight, bias, running_mean, running_var)
+    settings: dict[str, Any] = {"momentum": momentum, "eps": eps, "activation": activation}
+    y, saved = ops.batch_norm_forward(*arrays, training=training, added=added, **settings)
+    of_dy = activation if added is None else IDENTITY
+
+    def backward(dy: Array) -> tuple[Array, Array, Array]:
+        return ops.batch_norm_backward(
+            dy, x, weight, saved, training=training, bias=bias, activation=of_dy
+        )
+
+    return y, backward
 
 
 def batch_norm_over_ranks(
@@ -21,13 +70,13 @@ def batch_norm_over_ranks(
     bias: Array | None,
     running_mean: Array,
     running_var: Array,
-    call: Call,
     *,
+    call: Call,
     momentum: float,
     eps: float,
     activation: Activation,
     added: Array | None = None,
-) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+) -> Normalised:
     """Return what `batch_norm` returns in training, of statistics over all ranks of a call.
 
     What a rank's rows give is normalised by given statistics; that these depend on x is what is
@@ -42,17 +91,11 @@ def batch_norm_over_ranks(
     for running, value in ((running_mean, mean), (running_var, unbiased)):
         kept = ops.binary("mul", running, 1 - momentum)
         ops.assign(running, ops.binary("add", kept, ops.binary("mul", value, momentum)))
-    settings: dict[str, Any] = {} if activation.name == "identity" else {"activation": activation}
-    more = settings if added is None else {**settings, "added": added}
-    y, saved = ops.batch_norm_forward(
-        x, weight, bias, mean, variance, training=False, eps=eps, **more
-    )
+    settings: dict[str, Any] = {"eps": eps, "activation": activation, "added": added}
+    y, by_given = batch_norm(ops, x, weight, bias, mean, variance, training=False, **settings)
 
     def backward(dy: Array) -> tuple[Array, Array, Array]:
-        own = {} if added is not None else settings
-        dx, dweight, dbias = ops.batch_norm_backward(
-            dy, x, weight, saved, training=False, bias=bias, **own
-        )
+        dx, dweight, dbias = by_given(dy)
         # The ranks' gradients themselves are added up later.
         totals = _totals(call.ranks, *(ops.binary("mul", own, 1.0) for own in (dweight, dbias)))
         inverse_std = ops.binary("div", 1.0, ops.unary("sqrt", ops.binary("add", variance, eps)))
