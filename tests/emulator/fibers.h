@@ -115,7 +115,7 @@ void collective(Request& request, bool whole);
 // Lets the others run. A launch in which all do only this fails.
 void yield(const char* name, Site site);
 
-// Likewise, if this thread's warp is the late one: of what takes long on its way.
+// Likewise, if this thread's warp is the late one: it is held up after what others may wait for.
 void fall_behind(const char* name, Site site);
 
 // Ends the launch with an error that names the kernel, the block and this thread.

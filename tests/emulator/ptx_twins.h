@@ -137,8 +137,10 @@ inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
     emulator::init_mbarrier(barrier, count);
 }
 
-inline void mbarrier_arrive(unsigned long long* barrier) {
+inline void mbarrier_arrive(unsigned long long* barrier,
+                            emulator::Site site = emulator::Site::here()) {
     emulator::arrive("mbarrier_arrive", barrier);
+    emulator::fall_behind("mbarrier_arrive", site);
 }
 
 inline void copy_async_arrive(unsigned long long* barrier) {
@@ -165,11 +167,13 @@ inline Words load_relaxed(const Words* pointer) {
 }
 
 template <class Words>
-inline void store_relaxed(Words* pointer, Words words) {
+inline void store_relaxed(Words* pointer, Words words,
+                          emulator::Site site = emulator::Site::here()) {
     emulator::check_aligned("store_relaxed", pointer, sizeof(Words));
     if (std::memcmp(pointer, &words, sizeof words) != 0) ++emulator::progress;
     *pointer = words;
     if (emulator::writes_are_late) emulator::store_late(pointer, sizeof words);
+    emulator::fall_behind("store_relaxed", site);
 }
 
 // fence.acq_rel (9.7.13.4).
@@ -178,8 +182,7 @@ inline void fence_of_grid() { emulator::fence(); }
 inline uint4 load_system(const uint4* pointer) { return load_relaxed(pointer); }
 inline void store_system(uint4* pointer, uint4 words,
                          emulator::Site site = emulator::Site::here()) {
-    store_relaxed(pointer, words);
-    emulator::fall_behind("store_system", site);
+    store_relaxed(pointer, words, site);
 }
 
 inline unsigned load_system(const unsigned* pointer) {
@@ -315,8 +318,10 @@ inline unsigned cluster_address(const void* pointer, unsigned rank) {
     return emulator::to_cluster_address("cluster_address", pointer, rank);
 }
 
-inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes,
+                            emulator::Site site = emulator::Site::here()) {
     emulator::arrive("mbarrier_expect", barrier, bytes);
+    emulator::fall_behind("mbarrier_expect", site);
 }
 
 // cp.async.bulk (9.7.9.25.4.1). Like cp.async, it lands when somebody waits for the phase that

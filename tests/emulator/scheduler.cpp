@@ -559,7 +559,7 @@ bool run_warp(unsigned warp) {
             if (!can_run(t)) continue;
             ran = any_ran = true;
             resume(t);
-            if (failed) return true;
+            if (failed || must_wait(warp)) return true;
         }
     }
     return any_ran;
@@ -857,7 +857,9 @@ void yield(const char* name, Site site) {
 void fall_behind(const char* name, Site site) {
     const bool is_late = static_cast<int>(block->number) == late_warp.block &&
                          static_cast<int>((running - block->first) / warpSize) == late_warp.warp;
-    if (is_late) yield(name, site);
+    if (!is_late) return;
+    late_warp.has_turn = false;  // nor do its other threads go on
+    yield(name, site);
 }
 
 bool is_shared(const void* pointer, size_t bytes) {

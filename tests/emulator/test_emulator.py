@@ -325,6 +325,17 @@ def test_sleeping_is_no_deadlock_while_others_arrive() -> None:
 
 
 @ORDERS
+def test_what_a_late_warp_reads_after_it_has_arrived_may_be_overwritten(reverse: bool) -> None:
+    for bug, late_warp, is_right in (
+        ("NONE", (0, 1), True),
+        ("READS_LATE", None, True),
+        ("READS_LATE", (0, 1), False),
+    ):
+        target, expected = ring(bug, late_warp=late_warp, reverse=reverse)
+        assert np.array_equal(target, expected) == is_right
+
+
+@ORDERS
 @pytest.mark.parametrize("bug", ["NO_WAIT", "ARRIVES_FIRST"])
 def test_what_has_not_landed_is_poison(bug: str, reverse: bool) -> None:
     target, _ = ring(bug, steps=3, reverse=reverse)

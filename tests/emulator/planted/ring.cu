@@ -14,7 +14,8 @@ enum Bug {
     NOT_SHARED,
     NO_PARITY,
     NO_THREADS,
-    LATE_COPIES
+    LATE_COPIES,
+    READS_LATE
 };
 #include "base/types.cuh"
 
@@ -49,10 +50,11 @@ __device__ void consume(Ring& ring, float* target, int steps) {
         const unsigned parity = step / STAGES % 2;
         if (BUG != NO_WAIT)
             wait_for_phase(&ring.full[stage], BUG == NO_PARITY ? 2 + parity : parity);
+        if (BUG == READS_LATE) mbarrier_arrive(&ring.empty[stage]);
         for (int i = threadIdx.x % 32; i < STEP; i += 32)
             target[step * STEP + i] = 2 * ring.buffers[stage][STEP - 1 - i];
         if (BUG == OVERWRITTEN) ring.empty[stage] = step;
-        mbarrier_arrive(&ring.empty[stage]);
+        if (BUG != READS_LATE) mbarrier_arrive(&ring.empty[stage]);
         if (BUG == TOO_MANY) mbarrier_arrive(&ring.empty[stage]);
     }
 }
