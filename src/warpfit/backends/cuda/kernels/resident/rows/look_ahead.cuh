@@ -26,6 +26,7 @@ struct TileAhead {
     float z[UNIT_TILES][2][4];  // of its hidden units
     unsigned gram[ROW_TILES][4];
     float gram_scale;
+    float bias[UNIT_TILES][2][2];  // of its hidden units
 
     // The tile's rows of the Gram matrix of a batch and the one before, as A fragments.
     __device__ void read_gram(const OneLaunchRun& run, int step, int r) {
@@ -40,16 +41,19 @@ struct TileAhead {
         gram_scale = run.gram_scales[step];
     }
 
-    // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
-    __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run,
-                              const Forecast& forecast, int step, int r) {
-        float bias[UNIT_TILES][2][2];
+    // Biases as `forecast` has them: before this warp's gradients are there, as these change them.
+    __device__ void read_biases(const OneLaunchShared& shared, const OneLaunchRun& run,
+                                const Forecast& forecast) {
 #pragma unroll
         for (int i = 0; i < 4 * UNIT_TILES; ++i) {
             const int unit = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
             bias[i / 4][i / 2 % 2][i % 2] =
                 forecast.value(shared.bias[unit], shared.bias_slots[0][unit]) * run.unscale;
         }
+    }
+
+    // The sums of a tile that the weight warps have multiplied, with these biases.
+    __device__ void take_sums(OneLaunchShared& shared, int step, int r) {
         await_sums(shared, step, r);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
@@ -129,7 +133,8 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         const int index = step.index;
         if (step.is_first_of_epoch()) {
             wait(shared.biases_ready, index + 1);
-            tile.take_sums(shared, run, Forecast{1, 0, 0}, index, r);
+            tile.read_biases(shared, run, Forecast{1, 0, 0});
+            tile.take_sums(shared, index, r);
         }
         unsigned derivatives[UNIT_TILES][4];
         Outputs outputs;
@@ -144,12 +149,13 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         step.advance();
         rates.advance(step);
         numbers = StepNumbers(run, step, rate_of(rates.now));
-        if (has_next && !TAKES_SUMS_LATE) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        if (has_next) tile.read_biases(shared, run, last.forecast);
+        if (has_next && !TAKES_SUMS_LATE) tile.take_sums(shared, index + 1, r);
         if (has_next && READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.dh_empty, index + 1);
         find_unit_gradients(shared, index, r,
                             [&](int u, int part) { return derivatives[u][part]; });
-        if (has_next && TAKES_SUMS_LATE) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        if (has_next && TAKES_SUMS_LATE) tile.take_sums(shared, index + 1, r);
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
         if (ROWS_READ_DH) arrive_warp(shared.dh_empty);
     }
