@@ -17,6 +17,7 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.backends.cuda.variants import is_supported
 from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
@@ -257,6 +258,13 @@ def test_which_blocks_divide_the_features(
         others = 128 * sum(launch.registers)
         assert rows + others <= 65536
         assert launch.held < launch.registers[0]
+
+
+def test_only_hopper_takes_blocks_that_divide_the_features() -> None:
+    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    archs = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+    taken = [is_supported("one_launch", launch.config.settings(), arch) for arch in archs]
+    assert taken == [False, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ MANY = {
 CONFIGURED = {kernel: required(launch).config for kernel, launch in (LAUNCHES | MANY).items()}
 CONFIGURED |= {name: CONFIGS[name].of(defines) for name, defines in table_networks.variants()[:1]}
 AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
-DIVIDED = launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0]
+DIVIDED = launched(
+    one_launch.choose, [network_of(784, 256, 10, batch=batch) for batch in (64, 128)]
+)
 LIMITS = ("sm_90a", 232448, 132)
 
 
@@ -144,6 +146,7 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize("launch", DIVIDED, ids=["64", "128"])
 @pytest.mark.parametrize(
     "planted",
     [
@@ -154,9 +157,9 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ],
 )
 def test_planted_hangs_of_blocks_that_divide_the_features(
-    planted: Callable[[Protocol], None],
+    launch: Any, planted: Callable[[Protocol], None]
 ) -> None:
-    protocol = PROTOCOLS["one_launch"](DIVIDED.config)
+    protocol = PROTOCOLS["one_launch"](launch.config)
     assert hang_of(protocol) is None
     planted(protocol)
     assert hang_of(protocol) is not None

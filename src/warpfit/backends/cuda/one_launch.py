@@ -149,9 +149,7 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     """
     if shape.feature_parts > 1:
         slots = range(DIVIDED_SLOTS, shape.least_slots - 1, -1)
-        shapes = [
-            replace(shape, sum_slots=sums, x_slots=count) for sums in (2, 1) for count in slots
-        ]
+        shapes = [replace(shape, x_slots=count) for count in slots]
         return next((own for own in shapes if own.shared_bytes <= max_shared_bytes), None)
     shapes = [
         own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))
@@ -245,7 +243,7 @@ def _can_look_ahead(shape: OneLaunch) -> bool:
 
 def _divided(shape: OneLaunch) -> OneLaunch:
     parts = DIVIDED_UNITS // shape.block_units
-    return replace(shape, looks_ahead=True, feature_parts=parts, warps_k=1, warps_u=4)
+    return replace(shape, looks_ahead=True, feature_parts=parts, warps_k=1, warps_u=4, sum_slots=2)
 
 
 def _may_divide(shape: OneLaunch, arch: str) -> bool:

@@ -267,6 +267,13 @@ class OneLaunch(ResidentLaunch):
         return -(-self.block_features // 64) if self.feature_parts > 1 else 1
 
     @property
+    def sent_slots(self) -> int:
+        """Steps of which blocks that divide the features leave sums for each other at once: memory
+        has no room for more of a long batch.
+        """
+        return 2 if self.row_tiles <= 4 else 1
+
+    @property
     def slot_bytes(self) -> int:
         """Shared memory of a tile of x, or of a batch where blocks divide the features."""
         rows = 16 if self.feature_parts == 1 else 16 * self.row_tiles
@@ -285,28 +292,28 @@ class OneLaunch(ResidentLaunch):
         barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         # Without a hidden layer, or other blocks, there is room for a vector, or a row.
         hidden, hidden_rows = (units, rows) if self.hidden else (4, 1)
-        is_divided = self.feature_parts > 1
-        divided_units = units * self.feature_parts * is_divided
+        of_sums, of_units = (
+            64 * self.sum_slots * self.warps_k * units,
+            4 * hidden_rows * (units + 8),
+        )
+        if self.feature_parts > 1:
+            barriers += 2 + self.sum_slots
+            others = self.feature_parts - 1
+            slots = self.sum_slots * self.feature_parts + self.sent_slots * others
+            of_sums = 2 * self.sum_slots * units + 3 * rows * units * slots
+            of_units = 2 * rows * units * (1 + 2 * self.feature_parts) + 16
         remembered = hidden * network.slots or 1
         own_rows = own_tiles * self.own_of_tile if self.cluster > 1 else 1
         return {
             "tiles of x": self.x_slots * self.slot_bytes,
-            "sums of the first product": (
-                (2 if is_divided else 64) * self.sum_slots * self.warps_k * units
-            ),
+            "sums of the first product": of_sums,
             "gradients of outputs": 2 * rows * (outputs + 8),
             "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
             "optimizer state": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
-            "hidden units": 2 * hidden_rows * (units + 8),
-            "their gradients": 2 * (1 if is_divided else hidden_rows) * (units + 8),
-            "what blocks that divide the features send": is_divided
-            * padded(
-                2 * rows * (2 * divided_units + self.sum_slots * (2 * divided_units - units))
-                + 8 * (2 + self.sum_slots)
-            ),
+            "hidden units and their gradients": of_units,
             "output layer": 4 * hidden * (outputs + 8) + 4 * (hidden + remembered) * outputs,
             "hidden biases": 4 * places * hidden,
             "parts of outputs": 4 * own_rows * self.cluster * outputs,
@@ -363,6 +370,7 @@ class OneLaunch(ResidentLaunch):
             kept=self.kept,
             near_tiles=self.near_tiles,
             sum_slots=self.sum_slots,
+            sent_slots=self.sent_slots,
             own_of_tile=self.own_of_tile,
             shared_bytes=self.shared_bytes,
             exchange_bytes=self.exchange_bytes // self.cluster,

@@ -128,6 +128,8 @@ class OneLaunchConfig(ResidentConfig):
         Along the features, whose optimizer state lies in shared memory.
     sum_slots : int
         A power of two.
+    sent_slots : int
+        Steps of which blocks that divide the features leave sums for each other at once.
     own_of_tile : int
         Rows of a tile whose loss one block finds: 1 to 16, a power of two.
     shared_bytes : int
@@ -154,6 +156,7 @@ class OneLaunchConfig(ResidentConfig):
     kept: Number
     near_tiles: Number
     sum_slots: Number
+    sent_slots: Number
     own_of_tile: Number
     shared_bytes: Number
     exchange_bytes: Number

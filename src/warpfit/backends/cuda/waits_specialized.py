@@ -134,11 +134,11 @@ class _Block(Block):
                 yield self.free_x(load)
 
     def multiply_divided(self, step: int, now: int) -> Iterator[Event]:
-        if self.config.sum_slots == 1 and step > now and now % self.epoch == 0:
+        if self.config.sent_slots == 1 and step > now and now % self.epoch == 0:
             yield from self.await_all("dz_full", self.groups, now)
         for piece in range(self.loads):
             yield self.await_x(step * self.loads + piece)
-        sent = self.sent_units * self.tiles * 16 * 16 * 2
+        sent = self.sent_units * self.tiles * 16 * 16 * 3
         full = self.at("divided sums_full", step % self.config.sum_slots)
         yield Arrive(full, self.sent_units, (self.parts - 1) * sent)
         yield from self.send_divided(full, sent)
@@ -196,12 +196,11 @@ class _Block(Block):
             yield Wait(self.at("biases_ready"), step - 1)
             yield from self.finish_rows(step, tile)
             has_next = not self.is_last_of_epoch(step)
-            is_late = self.is_divided and self.config.sum_slots > 1
-            if has_next and not is_late:
+            if has_next and not self.is_divided:
                 yield from self.take_sums(step + 1, tile)
             yield Wait(self.at("dh_empty"), step - 1)
             yield from self.find_unit_gradients(step, tile)
-            if has_next and is_late:
+            if has_next and self.is_divided:
                 yield from self.take_sums(step + 1, tile)
             if has_next:
                 yield Wait(self.at("dh_full"), step)
@@ -266,6 +265,8 @@ class _Block(Block):
             yield Arrive(self.at("outputs_ready"))
             if self.is_divided and warp == 1:
                 yield Wait(self.at("dh_full"), step)
+                if config.sent_slots == 1 and not self.is_last_of_epoch(step):
+                    yield from self.take_sums(step + 1, 0)
                 full = self.at("divided dh_full", step % 2)
                 sent = 2 * 16 * self.sent_units * 16 * self.tiles
                 yield Arrive(full, 1, (self.parts - 1) * sent)

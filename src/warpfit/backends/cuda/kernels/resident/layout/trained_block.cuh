@@ -24,7 +24,9 @@ constexpr int X_WIDTH = ((FEATURES + PARTS - 1) / PARTS + 15) / 16 * 16;
 // units of all of them, each by its features. x lies in chunks of 8 features, as wgmma takes it.
 constexpr bool DIVIDED = FEATURE_PARTS > 1;
 constexpr int X_STRIDE = X_WIDTH + (DIVIDED ? 0 : 8), SLOT_ROWS = DIVIDED ? ROWS : 16;
-constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
+constexpr int UNIT_TILES = UNIT_WIDTH / 16;
+// Hidden units and their gradients: the distance of two rows, and of two chunks of 8 units.
+constexpr int UNIT_STRIDE = DIVIDED ? 8 : UNIT_WIDTH + 8, UNIT_CHUNK = DIVIDED ? ROWS * 8 : 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
               OUT_STRIDE = OUT_WIDTH + 8;
 // OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles,
@@ -77,6 +79,8 @@ constexpr int GROUPS_AHEAD = RING / GROUP + 1;
 static_assert(!DIVIDED || (AHEAD && GROUP == 1 && BATCH == ROWS && WARPS_K == 1 && WARPS_U == 4 &&
                            UNIT_TILES * FEATURE_PARTS == 4 && SLOTS == 0),
               "a warpgroup's products have 64 units");
+static_assert(!DIVIDED || SUM_SLOTS == 2,
+              "sums of the next batch come before those of this one have been taken");
 
 using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH * FEATURE_PARTS, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
@@ -84,6 +88,7 @@ using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 // Without a hidden layer its arrays have room for a vector, which nobody reads; and without a
 // cluster what blocks exchange has room for a row.
 constexpr int HIDDEN_ROWS = HIDDEN ? ROWS : 1, HIDDEN_WIDTH = HIDDEN ? UNIT_WIDTH : 4;
+constexpr int H_ROWS = DIVIDED ? ROWS * UNIT_WIDTH / UNIT_STRIDE : HIDDEN_ROWS;
 constexpr int DH_ROWS = DIVIDED ? 1 : HIDDEN_ROWS;
 constexpr int PART_TILES = CLUSTER > 1 ? OWN_TILES : 1, PART_ROWS = CLUSTER > 1 ? OWN_OF_TILE : 1;
 
@@ -98,7 +103,7 @@ struct alignas(16) OneLaunchShared {
     float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2]
                [DIVIDED ? 1 : 32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
-    T h[HIDDEN_ROWS][UNIT_STRIDE],
+    T h[H_ROWS][UNIT_STRIDE],
         dh[DH_ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
     OutputLayer outputs;
     float bias[HIDDEN_WIDTH], bias_slots[SLOT_PLACES][HIDDEN_WIDTH];
@@ -118,15 +123,37 @@ struct NearTiles {
     float4 quads[UNIT_TILES][NEAR_TILES > 0 ? NEAR_TILES : 1][2 * SLOT_PLACES][32];
 };
 
-// Sums of 16 units, rounded, in chunks of 8.
+// Sums of 16 units as 24 bits of each: the upper 16 in chunks of 8 units, the lower 8 of both chunks
+// side by side.
 struct alignas(16) UnitSums {
-    T numbers[2][ROWS][8];
+    uint16 upper[2][ROWS][8], lower[ROWS][8];
 };
+
+// Words of these: of two units of a chunk, and of one unit of both chunks and the next.
+__device__ inline unsigned upper_bits(float first, float second) {
+    return __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
+}
+__device__ inline unsigned lower_bits(float first, float in_second, float next,
+                                      float next_in_second) {
+    const unsigned of_first =
+        __byte_perm(__float_as_uint(first), __float_as_uint(in_second), 0x0051);
+    const unsigned of_next =
+        __byte_perm(__float_as_uint(next), __float_as_uint(next_in_second), 0x0051);
+    return __byte_perm(of_first, of_next, 0x5410);
+}
+
+// The sum of unit 0 or 1 of the words, of a chunk. Its lowest byte is as the one above, so that
+// what is cut off is 0 in the mean.
+__device__ inline float widened(unsigned upper, unsigned lower, int unit, int chunk) {
+    const unsigned low = 4 + 2 * unit + chunk;
+    return __uint_as_float(
+        __byte_perm(upper, lower, (2 * unit + 1) << 12 | 2 * unit << 8 | low << 4 | low));
+}
 
 // What blocks that divide the features have for each other.
 struct DividedPart {
     UnitSums sums[SUM_SLOTS][FEATURE_PARTS][UNIT_TILES];  // of this block's units, from each
-    UnitSums sent[SUM_SLOTS][DIVIDED ? FEATURE_PARTS - 1 : 1][UNIT_TILES];
+    UnitSums sent[SENT_SLOTS][DIVIDED ? FEATURE_PARTS - 1 : 1][UNIT_TILES];
     T dh[2][FEATURE_PARTS][2 * UNIT_TILES][ROWS][8];  // of all their units, of even and odd steps
     Barrier sums_full[SUM_SLOTS], dh_full[2];
 };
@@ -167,10 +194,7 @@ __device__ inline DividedPart& divided(OneLaunchShared& shared) {
     return part_behind<DividedPart, OneLaunchRest>(shared);
 }
 
-// Gradients of this block's hidden units, of a step: where they are, and the distance of rows and
-// of chunks of 8 units.
-constexpr int DH_STRIDE = DIVIDED ? 8 : UNIT_STRIDE, DH_CHUNK = DIVIDED ? ROWS * 8 : 8;
-
+// Where the gradients of this block's hidden units are, of a step.
 __device__ inline T* own_dh(OneLaunchShared& shared, int step) {
     if constexpr (DIVIDED) {
         return divided(shared).dh[step % 2][own_part()][0][0];

@@ -50,7 +50,8 @@ struct OutputTile {
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int row = (first + i) * 16;
                 if (i % GROUP == 0) wait(shared.dz_full[(first + i) / GROUP], step);
-                load_a_transposed(a[i], &shared.h[row][u * 16], UNIT_STRIDE);
+                load_a_transposed(a[i], shared.h[row] + 2 * u * UNIT_CHUNK, UNIT_STRIDE,
+                                  UNIT_CHUNK);
                 load_b_pair_transposed(low[i], high[i], &shared.dz[row][o * 16], OUT_STRIDE);
             }
 #pragma unroll
@@ -113,8 +114,8 @@ struct BiasTile {
 
     __device__ void find(OneLaunchShared& shared, int step, float (&sums)[1][4]) const {
         if constexpr (HIDDEN > 0) {
-            add_columns<DH_STRIDE, DH_CHUNK>(step, shared.dh_full,
-                                             own_dh(shared, step) + 2 * number * DH_CHUNK, sums[0]);
+            add_columns<UNIT_STRIDE, UNIT_CHUNK>(
+                step, shared.dh_full, own_dh(shared, step) + 2 * number * UNIT_CHUNK, sums[0]);
         } else {
             add_columns<OUT_STRIDE>(step, shared.dz_full, &shared.dz[0][number * 16], sums[0]);
         }
@@ -133,9 +134,12 @@ struct BiasTile {
     }
 };
 
-// Sends the gradients of this block's units to the blocks that multiply by the other features.
-__device__ inline void send_unit_gradients(OneLaunchShared& shared, int step) {
+// Sends the gradients of this block's units to the blocks that multiply by the other features. Where
+// the next sums but one go to the place that the next ones were sent from, these have been received.
+__device__ inline void send_unit_gradients(OneLaunchShared& shared, int step, bool has_next) {
     DividedPart& own = divided(shared);
+    if (SENT_SLOTS == 1 && has_next)
+        wait(own.sums_full[(step + 1) % SUM_SLOTS], (step + 1) / SUM_SLOTS);
     auto& sent = own.dh[step % 2][own_part()];
     Barrier& full = own.dh_full[step % 2];
     const int lane = threadIdx.x % 32;
@@ -222,7 +226,7 @@ __device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun
         if constexpr (DIVIDED) {
             if (warp == 1) {
                 wait(shared.dh_full[0], step.index);
-                send_unit_gradients(shared, step.index);
+                send_unit_gradients(shared, step.index, !step.is_last_of_epoch());
             }
         }
         if (AHEAD) {  // the next step's outputs do not wait for its biases

@@ -86,30 +86,47 @@ struct DividedProduct {
     }
 };
 
-// Leaves sums of a warp's 16 units, and sends them to the block whose units they are.
+// Leaves sums of a warp's 16 units, which have as many rows, as accumulators of wgmma.
 template <int COUNT>
-__device__ inline void send_sums(OneLaunchShared& shared, int step, const float (&z)[COUNT]) {
-    DividedPart& own = divided(shared);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int part = warp / UNIT_TILES, tile = warp % UNIT_TILES,
-              distance = (part - own_part() + FEATURE_PARTS) % FEATURE_PARTS;
-    const int slot = step % SUM_SLOTS;
-    UnitSums &received = own.sums[slot][own_part()][tile],
-             &sent = distance == 0 ? received : own.sent[slot][distance - 1][tile];
-    Barrier& full = own.sums_full[slot];
+__device__ inline void leave_sums(UnitSums& place, const float (&z)[COUNT]) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < COUNT / 8; ++r) {
         unsigned words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float* pair = &z[r * 8 + i % 2 * 4 + i / 2 * 2];
-            words[i] = packed<T>(pair[0], pair[1]);
+            words[i] = upper_bits(pair[0], pair[1]);
         }
-        stmatrix_x4_trans(sent.numbers[lane / 16][r * 16 + lane % 16], words);
+        stmatrix_x4_trans(place.upper[lane / 16][r * 16 + lane % 16], words);
     }
+#pragma unroll
+    for (int r = 0; r < COUNT / 8; r += 2) {
+        unsigned words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float* own = &z[r * 8 + i * 4];  // two rows of one unit, then of the other
+            words[i] = lower_bits(own[0], own[2], own[1], own[3]);
+        }
+        stmatrix_x4_trans(place.lower[r * 16 + lane], words);
+    }
+}
+
+// Leaves sums of a warp's 16 units, and sends them to the block whose units they are.
+template <int COUNT>
+__device__ inline void send_sums(OneLaunchShared& shared, int step, const float (&z)[COUNT]) {
+    DividedPart& own = divided(shared);
+    const int warp = threadIdx.x / 32;
+    const int part = warp / UNIT_TILES, tile = warp % UNIT_TILES,
+              distance = (part - own_part() + FEATURE_PARTS) % FEATURE_PARTS;
+    const int slot = step % SUM_SLOTS;
+    UnitSums &received = own.sums[slot][own_part()][tile],
+             &sent = distance == 0 ? received : own.sent[step % SENT_SLOTS][distance - 1][tile];
+    Barrier& full = own.sums_full[slot];
+    leave_sums(sent, z);
     fence_async();
     __syncwarp();
-    if (lane > 0) return;
+    if (threadIdx.x % 32 > 0) return;
     const int rank = own_rank() - own_part() + part;
     if (distance == 0) {
         mbarrier_expect(&full, (FEATURE_PARTS - 1) * sizeof(UnitSums));
@@ -157,7 +174,7 @@ __device__ inline void take_divided_gradients(OneLaunchShared& shared, int step,
     unsigned dh[ROW_TILES][4];
 #pragma unroll
     for (int r = 0; r < ROW_TILES; ++r)
-        load_a_transposed(dh[r], of_units + r * 16 * DH_STRIDE, DH_STRIDE, DH_CHUNK);
+        load_a_transposed(dh[r], of_units + r * 16 * UNIT_STRIDE, UNIT_STRIDE, UNIT_CHUNK);
     Product::find_gradients(dh, reader.address(shared), [&](int first, const auto& sums) {
         take(first, sums);
         reader.free_piece(shared, first / PIECE_TILES);
@@ -183,7 +200,7 @@ __device__ inline void train_divided(OneLaunchShared& shared, const OneLaunchRun
 #pragma unroll 1
         for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
             const bool is_ahead = next > step.index;
-            if (SUM_SLOTS == 1 && is_ahead && step.is_first_of_epoch()) {
+            if (SENT_SLOTS == 1 && is_ahead && step.is_first_of_epoch()) {
                 for (Barrier& full : shared.dz_full) wait(full, step.index);
             }
             const float factor = (is_ahead ? kept : 1) * run.unscale;

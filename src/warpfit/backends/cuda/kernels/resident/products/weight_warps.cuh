@@ -256,6 +256,8 @@ __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun
                                      const LayerArrays& layer) {
 #if __CUDA_ARCH__ == 900
     if constexpr (DIVIDED) return train_divided<Weights>(shared, run, layer);
+#else
+    static_assert(!DIVIDED, "wgmma is Hopper's alone");
 #endif
     if constexpr (ADAPTIVE) {
         train_adaptively<NEAR_TILES>(shared, run, run.rules, layer);

@@ -18,8 +18,6 @@
 
 // Where a row of the Gram matrix takes many registers, it comes when the outputs have gone.
 constexpr bool READS_GRAM_LATE = ROW_TILES > 4;
-// Where the next batch's sums may be later than this batch's gradients.
-constexpr bool TAKES_SUMS_LATE = DIVIDED && SUM_SLOTS > 1;
 
 // What a warp holds of its tile of the next batch.
 struct TileAhead {
@@ -75,8 +73,8 @@ struct TileAhead {
             for (int other = 0; other < ROW_TILES; ++other) {
                 unsigned low[2], high[2];
                 load_b_pair_transposed(
-                    low, high, own_dh(shared, step) + other * 16 * DH_STRIDE + 2 * u * DH_CHUNK,
-                    DH_STRIDE, DH_CHUNK);
+                    low, high, own_dh(shared, step) + other * 16 * UNIT_STRIDE + 2 * u * UNIT_CHUNK,
+                    UNIT_STRIDE, UNIT_CHUNK);
                 TensorCore<T>::multiply(sums[other % 2][0], gram[other], low);
                 TensorCore<T>::multiply(sums[other % 2][1], gram[other], high);
             }
@@ -150,12 +148,12 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         rates.advance(step);
         numbers = StepNumbers(run, step, rate_of(rates.now));
         if (has_next) tile.read_biases(shared, run, last.forecast);
-        if (has_next && !TAKES_SUMS_LATE) tile.take_sums(shared, index + 1, r);
+        if (has_next && !DIVIDED) tile.take_sums(shared, index + 1, r);
         if (has_next && READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.dh_empty, index + 1);
         find_unit_gradients(shared, index, r,
                             [&](int u, int part) { return derivatives[u][part]; });
-        if (has_next && TAKES_SUMS_LATE) tile.take_sums(shared, index + 1, r);
+        if (has_next && DIVIDED) tile.take_sums(shared, index + 1, r);
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
         if (ROWS_READ_DH) arrive_warp(shared.dh_empty);
     }

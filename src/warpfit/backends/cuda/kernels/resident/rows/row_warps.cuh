@@ -11,20 +11,24 @@
 // The product of tile r of x with tile u of units, added up over parts of the features.
 __device__ inline void add_divided_sums(OneLaunchShared& shared, int step, int r, int u,
                                         float (&z)[2][4]) {
-    unsigned words[FEATURE_PARTS][4];
+    const auto& parts = divided(shared).sums[step % SUM_SLOTS];
+    unsigned upper[FEATURE_PARTS][4], lower[FEATURE_PARTS][2] = {};
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int part = 0; part < FEATURE_PARTS; ++part) {
-        const UnitSums& sums = divided(shared).sums[step % SUM_SLOTS][part][u];
-        load_a(words[part], sums.numbers[0][r * 16], 8, ROWS * 8);
+    for (int part = 0; part < FEATURE_PARTS; ++part)
+        load_a(upper[part], parts[part][u].upper[0][r * 16], UNIT_STRIDE, UNIT_CHUNK);
+#pragma unroll
+    for (int part = 0; part + 1 < FEATURE_PARTS; part += 2) {
+        ldmatrix_x4(lower[part][0], lower[part][1], lower[part + 1][0], lower[part + 1][1],
+                    parts[part + lane / 16][u].lower[r * 16 + lane % 16]);
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) z[i / 4][i % 4] = 0;
+    for (int i = 0; i < 8; ++i) {
+        float& sum = z[i / 4][i % 4];
+        sum = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * FEATURE_PARTS; ++i) {
-        const int half = i / 2 % 2, below = i % 2;
-        const float2 own = unpacked<T>(words[i / 4][i % 4]);
-        z[half][2 * below] += own.x;
-        z[half][2 * below + 1] += own.y;
+        for (int part = 0; part < FEATURE_PARTS; ++part)
+            sum += widened(upper[part][i / 2], lower[part][i / 2 % 2], i % 2, i / 4);
     }
 }
 
@@ -119,11 +123,10 @@ __device__ inline void activate_units(const OneLaunchRun& run, int u, const floa
 }
 
 // The two units of tile (r, u) that are in word `part` of this lane's fragment.
-template <int STRIDE = UNIT_STRIDE, int CHUNK = 8>
 __device__ inline unsigned& word_of(T* rows, int r, int u, int part) {
     const int lane = threadIdx.x % 32, row = r * 16 + lane / 4 + part % 2 * 8;
     return *reinterpret_cast<unsigned*>(
-        &rows[row * STRIDE + (u * 2 + part / 2) * CHUNK + lane % 4 * 2]);
+        &rows[row * UNIT_STRIDE + (u * 2 + part / 2) * UNIT_CHUNK + lane % 4 * 2]);
 }
 
 __device__ inline void store_units(T* rows, int r, int u, const unsigned (&words)[4]) {
@@ -375,7 +378,7 @@ __device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, in
         for (int part = 0; part < 4; ++part) {
             const float2 derivative = unpacked<T>(derivatives(u, part));
             const float* pair = &sums[part / 2][part % 2 * 2];
-            word_of<DH_STRIDE, DH_CHUNK>(own_dh(shared, step), r, u, part) =
+            word_of(own_dh(shared, step), r, u, part) =
                 packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
         }
     }
