@@ -21,6 +21,7 @@ import ladder
 import layerwise
 import one_launch
 import report_run
+import scaling_pages
 import sweep
 import table_pages
 import train
@@ -59,6 +60,7 @@ CHARTS = (
     Chart("docs/images/layerwise.png", "layerwise", layerwise.draw),
     Chart("docs/images/one_launch.png", "one_launch", one_launch.draw),
     Chart("docs/images/report_run.png", "report_run", report_run.draw),
+    Chart("docs/images/scaling.png", "scaling", scaling_pages.draw),
     Chart("docs/images/sweep.png", "sweep", sweep.draw),
     Chart("docs/images/train.png", "train", train.draw),
     Chart("docs/images/widths.png", "widths", widths.draw),

@@ -1,5 +1,7 @@
-"""How long is a training step of PyTorch's MNIST example and of a residual network, how good is
-the former after some epochs, and how fast is each convolution beside cuDNN's?
+"""How long is a training step of PyTorch's MNIST example, on the GPU and on the CPU?
+
+And of a residual network; how good is the example after some epochs, and how fast is each
+convolution beside cuDNN's?
 
 Two convolutions, a pool and two linear layers, with dropout and without, by SGD at batch 64 and
 512: ours in float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and
@@ -8,8 +10,8 @@ steps, as in one_launch.py; the programs take turns. Then the test accuracy afte
 epochs with Adam at batch 64, ours and PyTorch eager. The residual network (residual.py) trains by
 SGD with momentum on made-up images, convolutions.py compares single convolutions.
 
-Parts: `steps`, `residual`, `convolutions`, `accuracy`, `cpu`. Prints tables and writes
-results/cnn.json; what the file holds of other parts stays, each with its own environment.
+Parts: `steps`, `residual`, `convolutions`, `accuracy`, and `cpu`, which needs no GPU. Prints tables
+and writes results/cnn.json; other parts that the file holds stay, each with its own environment.
 
     python benchmarks/cnn.py [--parts steps,residual] [--epochs 5]
 """
@@ -28,7 +30,8 @@ import residual
 from harness import environment, read_results, run_command, write_results
 from layerwise import our_cnn
 from one_launch import EPOCHS, Program, measured, mnist
-from warpfit.errors import ConfigError
+from warpfit.backends.cuda.runtime import why_unavailable
+from warpfit.errors import ConfigError, DeviceError
 
 BATCHES = (64, 512)
 DROPOUTS = (0.5, 0.0)
@@ -276,15 +279,34 @@ PARTS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help="what is measured, with commas")
-    parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
-    arguments = parser.parse_args()
-    for name in arguments.parts.split(","):
+def parts_of(given: str | None) -> list[str]:
+    """Return the parts that are measured: the given ones, or all that this machine can.
+
+    Raises
+    ------
+    ConfigError
+        If there is no part of a name.
+    DeviceError
+        If a given one needs a GPU, and there is none.
+    """
+    reason = why_unavailable()
+    if given is None:
+        return ["cpu"] if reason else list(PARTS)
+    parts = given.split(",")
+    for name in parts:
         if name not in PARTS:
             raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
-    for name in arguments.parts.split(","):
+        if reason and name != "cpu":
+            raise DeviceError(f"part {name!r} needs an NVIDIA GPU, only 'cpu' needs none: {reason}")
+    return parts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", help="what is measured, with commas")
+    parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
+    arguments = parser.parse_args()
+    for name in parts_of(arguments.parts):
         found = PARTS[name](arguments)
         old = read_results("cnn")
         of_old = dict.fromkeys(PARTS, old.pop("environment")) if old else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness import RESULTS
 from one_launch import PEERS as ONE_LAUNCH_PEERS
+from scaling_pages import step_on_two
 from sweep import PEERS as SWEEP_PEERS
 
 Results = dict[str, Any]
@@ -89,16 +90,17 @@ BOOSTED_TREES = {
 
 
 def how_fast(results: Results) -> str:
-    """Return README's table: six things that one does, each beside the quickest other program."""
-    others = ("widths", "sweep", "estimators", "tables", "prompt")
+    """Return README's table: what one does, each beside the quickest other program."""
+    others = ("widths", "sweep", "estimators", "tables", "scaling", "prompt")
     files = [results, *(_other(name) for name in others)]
-    widths, sweep, estimators, tables, prompt = files[1:]
+    widths, sweep, estimators, tables, scaling, prompt = files[1:]
     rows = [
         _a_step("small network", results["rows"]["784-256-10/64"], ONE_LAUNCH_PEERS),
         _a_step("wide network", widths["rows"]["h=4096"], ONE_LAUNCH_PEERS),
         _a_step("sweep", sweep["rows"]["784-128-10/64x1024"], SWEEP_PEERS),
         _ten_epochs(estimators["parts"]["gpu"]),
         _a_table(tables),
+        _on_two_gpus(scaling),
         _to_a_model(prompt, results["rows"]["784-256-10/64"]),
     ]
     header = ["", "what", "warpfit", "best peer", "which", "speedup"]
@@ -148,6 +150,14 @@ def _a_table(results: Results) -> list[str]:
     cells = [f"{_three_digits(each)} s" for each in (ours, seconds[best])]
     peer = f"{BOOSTED_TREES[best]}, {cores} CPU cores"
     return ["tables", what, *cells, peer, f"**{seconds[best] / ours:.1f}**"]
+
+
+def _on_two_gpus(results: Results) -> list[str]:
+    """Return the cells of a step that two GPUs share, beside PyTorch's."""
+    ours, theirs = step_on_two(results)
+    cells = [f"{us:,.0f} µs" for us in (ours, theirs)]
+    what, peer = "4×1024, batch 16,384, a step", "PyTorch DDP"
+    return ["two GPUs", what, *cells, peer, f"**{theirs / ours:.1f}**"]
 
 
 def _to_a_model(prompt: Results, row: Results) -> list[str]:

@@ -31,6 +31,7 @@ from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
+from scaling_pages import parts_of, rows_of_launches, rows_of_networks
 from table_pages import rows_of_pairs, rows_of_programs, rows_of_ratios, rows_of_variants
 from train import label_of
 from waits import table as waits
@@ -659,6 +660,20 @@ def hops_chains(results: Results) -> str:
     return _table(*rows_of_chains(results)) + _source(results)
 
 
+def scaling(results: Results) -> str:
+    """Return the table of steps on several GPUs beside PyTorch's, and the picture."""
+    picture = "\n![A step on one and on two GPUs](images/scaling.png)\n"
+    sources = [
+        f"\n{count} GPUs: {_source(part['fast']).lstrip()}" for count, part in parts_of(results)
+    ]
+    return _table(*rows_of_networks(results)) + "".join(sources) + picture
+
+
+def scaling_launch(results: Results) -> str:
+    """Return the table of small networks that one launch trains on several GPUs."""
+    return _table(*rows_of_launches(results)) + _source(results["2 devices"]["launch"])
+
+
 def streaming(results: Results) -> str:
     rows = [
         [
@@ -1023,6 +1038,8 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "waits": waits,
     "hops": hops,
     "hops_chains": hops_chains,
+    "scaling": scaling,
+    "scaling_launch": scaling_launch,
 }
 FILES = {
     "hops_chains": "hops",
@@ -1038,6 +1055,7 @@ FILES = {
     "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",
     "estimators_gpu": "estimators",
+    "scaling_launch": "scaling",
     "tables_equal": "tables",
     "tables_variants": "tables",
 }

@@ -92,7 +92,7 @@ SUITES = {
     "layerwise": Suite(
         "layerwise", "steps of the engine layerwise, and the time to the first step"
     ),
-    "cnn": Suite("cnn", "PyTorch's MNIST example", packages=("torch",)),
+    "cnn": Suite("cnn", "PyTorch's MNIST example", needs_gpu=False, packages=("torch",)),
     "mnist-fast": Suite(
         "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", needs_gpu=False
     ),

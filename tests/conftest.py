@@ -14,7 +14,7 @@ from emulator.build import build_scheduler, gxx_missing
 from emulator.runtime import EmulatedRuntime
 from support.environment import start_clean
 from support.strict import FILTERS
-from support.turns import NEVER_RUN, mark_turns, never_run
+from support.turns import COLLECTED, mark_turns
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.memory import Memory
 
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
             f"expected cases named the same in every process, got {nameless[0]}"
         )
     mark_turns(items)
-    config.stash[NEVER_RUN] = never_run(items)
+    config.stash[COLLECTED] = list(items)
 
 
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))

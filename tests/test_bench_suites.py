@@ -87,6 +87,20 @@ def test_every_suite_is_a_script(scripts: Any) -> None:
     assert all((folder / f"{tool}.py").is_file() for tool in suite.TOOLS)
 
 
+def test_parts_of_convolutions_that_need_no_gpu(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cnn = scripts("cnn")
+    monkeypatch.setattr(cnn, "why_unavailable", lambda: "no driver")
+    assert cnn.parts_of(None) == cnn.parts_of("cpu") == ["cpu"]
+    with pytest.raises(DeviceError, match=r"part 'steps' needs an NVIDIA GPU, .*: no driver"):
+        cnn.parts_of("cpu,steps")
+    with pytest.raises(ConfigError, match=r"expected parts among .*, got 'step'"):
+        cnn.parts_of("step")
+    monkeypatch.setattr(cnn, "why_unavailable", lambda: None)
+    assert cnn.parts_of(None) == list(cnn.PARTS)
+
+
 def test_every_script_is_a_suite(scripts: Any) -> None:
     suite = scripts("suite")
     known = {found.script for found in suite.SUITES.values()} | set(suite.TOOLS)
@@ -96,6 +110,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
         "residual",
         "scaling_cases",
         "scaling_checks",
+        "scaling_pages",
         "table_pages",
         "table_variants",
     }

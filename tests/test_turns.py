@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.turns import NEVER_RUN, has_turn, mark_turns, never_run
+from support.turns import COLLECTED, has_turn, mark_turns, never_run
 
 SOURCE = """
 import pytest
@@ -81,4 +81,4 @@ def test_a_test_whose_cases_are_all_slow_is_found(items: list[Any]) -> None:
 
 def test_every_test_of_this_session_has_a_case(request: pytest.FixtureRequest) -> None:
     """Of `make test`, in which all tests are collected, or of the files that pytest was given."""
-    assert request.config.stash[NEVER_RUN] == []
+    assert never_run(request.config.stash[COLLECTED]) == []

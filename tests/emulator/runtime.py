@@ -28,7 +28,9 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.memory import SharedMemory
+from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.backends.cuda.runtime import check_image_map, check_tensor_map
+from warpfit.backends.cuda.signatures import SIGNATURES
 from warpfit.errors import CaptureError, DeviceError
 
 __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory", "SharedLaunch"]
@@ -504,7 +506,8 @@ class EmulatedRuntime:
         """Run a kernel that cards launch together, each with its own arguments."""
         sizes, of_cards = ctypes.c_uint * 3, (ctypes.c_void_p * len(parameters))(*parameters)
         settings = shared_bytes, of_cards, len(parameters), cluster, is_cooperative, self._reverse
-        with _RUNNING, _watched() if self._late_writes else nullcontext():
+        watched = _watched(function, parameters) if self._late_writes else nullcontext()
+        with _RUNNING, watched:
             _scheduler().emulator_be_late(*(self._late_warp or (-1, -1)))
             failed = function(sizes(*grid), sizes(*block), *settings)
             if failed:
@@ -541,11 +544,14 @@ class SharedLaunch:
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
-    """Let writes to all memory that is not large be late."""
-    found = [
-        memory for place in _LIVE.values() if (memory := place()) and memory.nbytes <= MOST_WATCHED
-    ]
+def _watched(function: Any, parameters: list[int]) -> Iterator[None]:
+    """Let writes to memory be late that is not large, and that the arguments of cards lead to."""
+    name = function.variant[0]
+    live = [memory for place in list(_LIVE.values()) if (memory := place())]
+    if name in ARGUMENTS or name in SIGNATURES:
+        words = [word for place in parameters for word in _words(_copied(name, place))]
+        live = _reached(live, words)
+    found = [memory for memory in live if memory.nbytes <= MOST_WATCHED]
     begins = (ctypes.c_void_p * len(found))(*(memory.pointer for memory in found))
     nbytes = (ctypes.c_ulonglong * len(found))(*(memory.nbytes for memory in found))
     _scheduler().emulator_watch(begins, nbytes, len(found))
@@ -553,6 +559,28 @@ def _watched() -> Iterator[None]:
         yield
     finally:
         _scheduler().emulator_watch(None, None, 0)
+
+
+def _reached(live: list[Memory], words: list[int]) -> list[Memory]:
+    """Return the memory that words are addresses in, and that whose address lies in such memory."""
+    live = sorted(live, key=lambda memory: memory.pointer)
+    begins = np.array([memory.pointer for memory in live], np.uint64)
+    ends = begins + np.array([memory.nbytes for memory in live], np.uint64)
+    found: dict[int, Memory] = {}
+    addresses = np.array(words, np.uint64)
+    while addresses.size and live:
+        places = np.searchsorted(begins, addresses, "right") - 1
+        hit = np.unique(places[(places >= 0) & (addresses < ends[places])]).tolist()
+        fresh = [live[place] for place in hit if place not in found]
+        found.update((place, live[place]) for place in hit)
+        addresses = np.concatenate([np.empty(0, np.uint64), *map(_contents, fresh)])
+    return list(found.values())
+
+
+def _contents(memory: Memory) -> np.ndarray:
+    """Return the words of 8 bytes of memory that is not large."""
+    count = memory.nbytes // 8 if memory.nbytes <= MOST_WATCHED else 0
+    return np.ctypeslib.as_array((ctypes.c_uint64 * count).from_address(memory.pointer))
 
 
 def _copied(name: str, parameters: int) -> list[bytes]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["NEVER_RUN", "has_turn", "mark_turns", "never_run"]
+__all__ = ["COLLECTED", "has_turn", "mark_turns", "never_run"]
 
-# Where a session keeps what `never_run` found among all that was collected.
-NEVER_RUN = pytest.StashKey[list[str]]()
+# Where a session keeps all that was collected, for the process in which a test looks through it.
+COLLECTED = pytest.StashKey[list[Any]]()
 # Multiples of it, less their whole parts, lie evenly in [0, 1).
 GOLDEN = (5**0.5 - 1) / 2
 
