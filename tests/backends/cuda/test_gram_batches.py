@@ -84,14 +84,14 @@ def gram_of(
 
 
 def in_order(shape: Shape, words: Any) -> Any:
-    """Return what lanes have of fragments as matrices: of row 8 r + l / 4, the columns 16 s + 8 h +
-    2 (l % 4) + i.
+    """Return what lanes have of fragments as matrices: of row 16 r + 8 b + l / 4, the columns
+    16 s + 8 h + 2 (l % 4) + i.
     """
     tiles = shape.row_tiles
     fragments = words.reshape(
-        shape.num_batches, 2 * tiles, tiles, 8, 4, 2, 2
-    )  # batch, r, s, l / 4, l % 4, h, i
-    return fragments.transpose(0, 1, 3, 2, 5, 4, 6).reshape(
+        shape.num_batches, tiles, tiles, 8, 4, 2, 2, 2
+    )  # batch, r, s, l / 4, l % 4, h, b, i
+    return fragments.transpose(0, 1, 6, 3, 2, 5, 4, 7).reshape(
         shape.num_batches, 16 * tiles, 16 * tiles
     )
 

@@ -1,9 +1,10 @@
 // Computes: how alike the rows of each batch are to those of the one before: 1 + x_i · x'_j, the 1
 //           being for a bias. With it one_launch.cu can look ahead.
 // Layout:   batches (num_batches, PARTS, BATCH, PART_WIDTH + 8) of DTYPE, or, if CHUNK_ROWS,
-//           (num_batches, PARTS, PART_WIDTH / 8, BATCH, 8), as gather_batches leaves them; products (num_batches, ROWS / 8, ROWS / 16, 32) pairs of words, ROWS being BATCH
-//           padded to 16: of 8 rows by 16, what each lane has of them as a fragment A of mma, times
-//           1 / scale; scales (num_batches,) float32, powers of two. The first batch has none.
+//           (num_batches, PARTS, PART_WIDTH / 8, BATCH, 8), as gather_batches leaves them; products
+//           (num_batches, ROWS / 16, ROWS / 16, 32) FragmentWords, ROWS being BATCH padded to 16: of
+//           16 rows by 16, what each lane has of them as a fragment A of mma, times 1 / scale;
+//           scales (num_batches,) float32, powers of two. The first batch has none.
 // Launch:   any number of blocks of 32 ROWS / 16 (ROWS / 64, rounded up) threads; a block takes a
 //           batch at a time. Defines: DTYPE, BATCH, PARTS, PART_WIDTH (a multiple of 16),
 //           CHUNK_ROWS.
@@ -71,7 +72,7 @@ __device__ inline float scale_of(float largest) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    gram_batches(const T* batches, RowWords* products, float* scales, int num_batches) {
+    gram_batches(const T* batches, FragmentWords* products, float* scales, int num_batches) {
     __shared__ float of_warps[32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = warp / SHARES * OWN,
               share = warp % SHARES;
@@ -91,16 +92,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         const float scale = scale_of(reduce_block<Max>(largest, 0.0f, of_warps)),
                     unscale = 1 / scale;
 #pragma unroll
-        for (int i = 0; i < OWN * 2 * SHARE; ++i) {
-            const int tile = i / (2 * SHARE), below = i % 2, other = share * SHARE + i / 2 % SHARE;
+        for (int i = 0; i < OWN * SHARE; ++i) {
+            const int tile = i / SHARE, other = share * SHARE + i % SHARE;
             if (other >= ROW_TILES) continue;
-            const float (&low)[4] = sums[tile][i / 2 % SHARE * 2],
-                        (&high)[4] = sums[tile][i / 2 % SHARE * 2 + 1];
-            const RowWords words = {
-                {packed<T>(low[2 * below] * unscale, low[2 * below + 1] * unscale),
-                 packed<T>(high[2 * below] * unscale, high[2 * below + 1] * unscale)}};
-            const int64 row = (batch * ROW_TILES + first + tile) * 2 + below;
-            products[(row * ROW_TILES + other) * 32 + lane] = words;
+            FragmentWords own;
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const float* pair = &sums[tile][i % SHARE * 2 + part / 2][part % 2 * 2];
+                own.words[part] = packed<T>(pair[0] * unscale, pair[1] * unscale);
+            }
+            const int64 row = batch * ROW_TILES + first + tile;
+            products[(row * ROW_TILES + other) * 32 + lane] = own;
         }
         if (threadIdx.x == 0) scales[batch] = scale;
     }

@@ -265,7 +265,7 @@ struct OneLaunchRun {
     int num_rows, num_epochs;
     float scale, unscale, slope;
     LossSettings loss;
-    const RowWords* gram;  // of gram_batches.cu
+    const FragmentWords* gram;  // of gram_batches.cu
     const float* gram_scales;
     OneLaunchExchange* exchanges;  // of each rank, where there are replicas
     float gradient_scale, gradient_unscale;

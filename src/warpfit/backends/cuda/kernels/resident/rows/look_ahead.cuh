@@ -22,19 +22,16 @@ constexpr bool READS_GRAM_LATE = ROW_TILES > 4;
 // What a warp holds of its tile of the next batch.
 struct TileAhead {
     float z[UNIT_TILES][2][4];  // of its hidden units
-    unsigned gram[ROW_TILES][4];
+    FragmentWords gram[ROW_TILES];
     float gram_scale;
     float bias[UNIT_TILES][2][2];  // of its hidden units
 
     // The tile's rows of the Gram matrix of a batch and the one before, as A fragments.
     __device__ void read_gram(const OneLaunchRun& run, int step, int r) {
 #pragma unroll
-        for (int i = 0; i < 2 * ROW_TILES; ++i) {
-            const int other = i / 2, below = i % 2;
-            const int64 row = (static_cast<int64>(step) * ROW_TILES + r) * 2 + below;
-            const RowWords own = run.gram[(row * ROW_TILES + other) * 32 + threadIdx.x % 32];
-            gram[other][below] = own.words[0];
-            gram[other][2 + below] = own.words[1];
+        for (int other = 0; other < ROW_TILES; ++other) {
+            const int64 place = (static_cast<int64>(step) * ROW_TILES + r) * ROW_TILES + other;
+            gram[other] = run.gram[place * 32 + threadIdx.x % 32];
         }
         gram_scale = run.gram_scales[step];
     }
@@ -75,8 +72,8 @@ struct TileAhead {
                 load_b_pair_transposed(
                     low, high, own_dh(shared, step) + other * 16 * UNIT_STRIDE + 2 * u * UNIT_CHUNK,
                     UNIT_STRIDE, UNIT_CHUNK);
-                TensorCore<T>::multiply(sums[other % 2][0], gram[other], low);
-                TensorCore<T>::multiply(sums[other % 2][1], gram[other], high);
+                TensorCore<T>::multiply(sums[other % 2][0], gram[other].words, low);
+                TensorCore<T>::multiply(sums[other % 2][1], gram[other].words, high);
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i)
