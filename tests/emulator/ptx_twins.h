@@ -342,7 +342,8 @@ inline void prefetch_bulk(const void* global, unsigned bytes) {
         emulator::fail("prefetch_bulk: expected a multiple of 16 bytes, got %u", bytes);
 }
 
-// From shared memory to another block's: read as late as it lands, for which the barrier there waits.
+// From shared memory to another block's: read as late as it lands, for which the barrier there
+// waits.
 inline void copy_to_block(unsigned address, const void* from, unsigned bytes, unsigned barrier) {
     emulator::check_shared("copy_to_block", from, 16, bytes);
     if (bytes % 16 != 0)

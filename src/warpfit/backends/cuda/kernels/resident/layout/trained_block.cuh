@@ -29,13 +29,13 @@ constexpr int UNIT_TILES = UNIT_WIDTH / 16;
 constexpr int UNIT_STRIDE = DIVIDED ? 8 : UNIT_WIDTH + 8, UNIT_CHUNK = DIVIDED ? ROWS * 8 : 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
               OUT_STRIDE = OUT_WIDTH + 8;
-// OWN_ROWS rows of a batch, one after the other or in pairs of a tile, are those whose loss a block finds: whole tiles,
-// or a power of two. The last blocks may have fewer, or none.
+// OWN_ROWS rows of a batch, one after the other or in pairs of a tile, are those whose loss a block
+// finds: whole tiles, or a power of two. The last blocks may have fewer, or none.
 constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
 static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has an owner");
 constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
-// Experiment, not yet measured: whether the warp that sends gradients of units puts the fence behind
-// what the row warps wrote, in place of each of these.
+// Experiment, not yet measured: whether the warp that sends gradients of units puts the fence
+// behind what the row warps wrote, in place of each of these.
 constexpr bool SENDER_FENCES = false;
 // Experiment, not yet measured: whether a message has two rows of one half of a tile of outputs, in
 // place of one row of both halves, so that halves that are not there are not sent.
@@ -129,8 +129,8 @@ struct NearTiles {
     float4 quads[UNIT_TILES][NEAR_TILES > 0 ? NEAR_TILES : 1][2 * SLOT_PLACES][32];
 };
 
-// Sums of 16 units as 24 bits of each: the upper 16 in chunks of 8 units, the lower 8 of both chunks
-// side by side.
+// Sums of 16 units as 24 bits of each: the upper 16 in chunks of 8 units, the lower 8 of both
+// chunks side by side.
 struct alignas(16) UnitSums {
     uint16 upper[2][ROWS][8], lower[ROWS][8];
 };

@@ -134,8 +134,8 @@ struct BiasTile {
     }
 };
 
-// Sends the gradients of this block's units to the blocks that multiply by the other features. Where
-// the next sums but one go to the place that the next ones were sent from, these have been received.
+// Sends the gradients of this block's units to the blocks that multiply by the other features.
+// Where the next sums but one leave from the place of the next ones, these have been received.
 __device__ inline void send_unit_gradients(OneLaunchShared& shared, int step, bool has_next) {
     DividedPart& own = divided(shared);
     if constexpr (SENDER_FENCES) fence_async();
