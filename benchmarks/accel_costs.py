@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
-from harness import ROOT, run_command, run_worker, write_results
+from harness import ROOT, Options, run_command, run_worker, write_results
 
 CALLS = 200  # of what takes milliseconds
 ROWS, FEATURES = 40, 4
@@ -156,7 +156,7 @@ def work(what: str, *, accelerated: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
     parser.add_argument("--accel", action="store_true", help=argparse.SUPPRESS)

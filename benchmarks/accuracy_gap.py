@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import warpfit as wf
-from harness import run_command, take_no_options, write_results
+from harness import Options, run_command, write_results
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn import Linear, ReLU, Sequential, backward, forward
 from warpfit.optim import SGD
@@ -84,7 +84,7 @@ def draw(results: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    take_no_options(__doc__)
+    Options(__doc__).parse_args()
     data = wf.data.load_dataset("mnist", flat=True)
     rows = {
         f"{reduction} {dtype}": train(reduction, dtype, INITS[0], data)

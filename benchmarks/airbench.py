@@ -14,7 +14,6 @@ Prints a line for each and writes results/airbench.json.
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 
 import warpfit as wf
 from cnn import Theirs
-from harness import run_command, write_results
+from harness import Options, names, run_command, write_results
 from one_launch import Program, measured, summarised
 from warpfit import backends
 from warpfit.training import airbench
@@ -94,8 +93,8 @@ class Peer(Theirs):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--modes", default=",".join(MODES[:2]), help="of torch.compile")
+    parser = Options(__doc__)
+    parser.add_argument("--modes", type=names(MODES), default=MODES[:2], help="of torch.compile")
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--batch-size", type=int, default=airbench.BATCH_SIZE)
     parser.add_argument("--turns", type=int, default=3)
@@ -109,7 +108,7 @@ def main() -> None:
         from peers import torch_airbench
 
         settings = {"batch_size": asked.batch_size, "epochs": airbench.EPOCHS}
-        for mode in asked.modes.split(","):
+        for mode in asked.modes:
             make = partial(torch_airbench.Trainer, x, y, **settings, mode=mode)
             programs[f"torch {mode}"] = Peer(make)
     row = summarised({"programs": measured(programs, perf_counter() + SECONDS, asked.turns)})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_command, take_no_options, write_results
+from harness import Options, run_command, write_results
 from warpfit.backends import Activation
 from warpfit.backends.base import LossTerms
 from warpfit.backends.cuda import CudaBackend
@@ -111,7 +111,7 @@ def cases(bench: Bench) -> dict[str, tuple[Callable[[], Any], float]]:
 
 
 def main() -> None:
-    take_no_options(__doc__)
+    Options(__doc__).parse_args()
     bench = Bench()
     x, y = bench.arrays[:2]
     copy = 2 * x.nbytes / bench.seconds(lambda: bench.runtime.copy(y.pointer, x.pointer, x.nbytes))

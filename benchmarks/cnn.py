@@ -27,11 +27,11 @@ import numpy as np
 
 import convolutions
 import residual
-from harness import environment, read_results, run_command, write_results
+from harness import Options, environment, names, read_results, run_command, write_results
 from layerwise import our_cnn
 from one_launch import EPOCHS, Program, measured, mnist
 from warpfit.backends.cuda.runtime import why_unavailable
-from warpfit.errors import ConfigError, DeviceError
+from warpfit.errors import DeviceError
 
 BATCHES = (64, 512)
 DROPOUTS = (0.5, 0.0)
@@ -279,31 +279,26 @@ PARTS = {
 }
 
 
-def parts_of(given: str | None) -> list[str]:
+def parts_of(given: list[str] | None) -> list[str]:
     """Return the parts that are measured: the given ones, or all that this machine can.
 
     Raises
     ------
-    ConfigError
-        If there is no part of a name.
     DeviceError
         If a given one needs a GPU, and there is none.
     """
     reason = why_unavailable()
     if given is None:
         return ["cpu"] if reason else list(PARTS)
-    parts = given.split(",")
-    for name in parts:
-        if name not in PARTS:
-            raise ConfigError(f"expected parts among {', '.join(PARTS)}, got {name!r}")
+    for name in given:
         if reason and name != "cpu":
             raise DeviceError(f"part {name!r} needs an NVIDIA GPU, only 'cpu' needs none: {reason}")
-    return parts
+    return given
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", help="what is measured, with commas")
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=names(PARTS), help="some of " + ", ".join(PARTS))
     parser.add_argument("--epochs", type=int, default=5, help="of the runs whose accuracy is told")
     arguments = parser.parse_args()
     for name in parts_of(arguments.parts):

@@ -11,14 +11,13 @@ that follow from others (ratios, shares) are left out. Exit code 1 if anything i
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import run_command
+from harness import Options, run_command
 from warpfit.errors import ConfigError
 
 THRESHOLD = 0.05
@@ -182,9 +181,7 @@ def print_lines(lines: list[Line], threshold: float) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="warpfit bench compare", description=__doc__.splitlines()[0]
-    )
+    parser = Options(__doc__, prog="warpfit bench compare")
     parser.add_argument("before", metavar="A.json")
     parser.add_argument("after", metavar="B.json")
     parser.add_argument(

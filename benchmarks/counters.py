@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness import read_results, run_command, write_results
-from one_launch import names
+from harness import Options, names, read_results, run_command, write_results
 from warpfit.errors import ConfigError
 
 SECTIONS = (
@@ -225,9 +224,7 @@ def tools(ncu: str) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="warpfit bench counters", description=__doc__.splitlines()[0]
-    )
+    parser = Options(__doc__, prog="warpfit bench counters")
     parser.add_argument("--cases", type=names(tuple(CASES)), default=list(CASES), help="kernels")
     parser.add_argument("--worker", choices=list(CASES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_command, run_worker, spread, write_results
+from harness import Options, run_command, run_worker, spread, write_results
 
 EPOCHS = 3
 HIDDEN, BATCH = 256, 64
@@ -114,7 +114,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--rounds", type=int, default=5, help="processes of each program for each case"
     )

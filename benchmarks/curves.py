@@ -9,14 +9,13 @@ the GPU. Prints a table, writes results/curves.json.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness import run_command, write_results
+from harness import Options, run_command, write_results
 
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 
@@ -119,7 +118,7 @@ def print_results(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--cpu-steps", type=int, default=200)
     arguments = parser.parse_args()
     whole = {precision: train("cnn", "cuda", precision) for precision in ("float32", "float16")}

@@ -12,7 +12,6 @@ network.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -20,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_command, write_results
-from one_launch import mnist, names, reason
+from harness import Options, names, run_command, write_results
+from one_launch import mnist, reason
 from warpfit.errors import WarpfitError
 
 ENGINES = ("layerwise", "graph", "one_launch")
@@ -270,7 +269,7 @@ def _line(label: str) -> Any:
 def main() -> None:
     from warpfit.backends.cuda.runtime import why_unavailable
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     why_no_gpu = why_unavailable()
     usual = list(NETWORKS) if why_no_gpu is None else list(NETWORKS)[:1]
     parser.add_argument("--networks", type=names(tuple(NETWORKS)), default=usual)

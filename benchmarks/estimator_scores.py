@@ -13,7 +13,6 @@ results/estimator_scores.json, where devices not measured stay as they were.
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from harness import RESULTS, environment, run_command, write_results
+from harness import RESULTS, Options, environment, run_command, write_results
 from warpfit import estimators as ours
 
 Array = npt.NDArray[Any]
@@ -174,7 +173,7 @@ def kept_devices() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--device", default="cpu", help="of ours")
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()

@@ -37,7 +37,7 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_info
 
-from harness import RESULTS, environment, run_command, spread, write_results
+from harness import RESULTS, Options, environment, names, run_command, spread, write_results
 from stages import OTHER, Clocks
 from warpfit.data import load_dataset
 from warpfit.errors import WarpfitError
@@ -322,16 +322,6 @@ def kept_parts() -> dict[str, Any]:
     return kept
 
 
-def chosen_parts(names: str) -> list[str]:
-    """Return the parts of a comma-separated list, or raise argparse's error."""
-    parts = names.split(",")
-    if unknown := [part for part in parts if part not in PARTS]:
-        raise argparse.ArgumentTypeError(
-            f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}"
-        )
-    return parts
-
-
 def parts_that_run(device: str) -> list[str]:
     """Return all parts, or those of the CPU where the device is missing."""
     from warpfit.backends.cuda.runtime import why_unavailable
@@ -343,8 +333,8 @@ def parts_that_run(device: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", type=chosen_parts, help="some of " + ", ".join(PARTS))
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=names(PARTS), help="some of " + ", ".join(PARTS))
     parser.add_argument(
         "--rounds", type=int, default=5, help="fits of each program for each comparison"
     )

@@ -15,7 +15,6 @@ the file.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -26,7 +25,7 @@ from typing import Any
 
 import torch
 
-from harness import run_command, write_results
+from harness import Options, names, run_command, write_results
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
@@ -401,18 +400,16 @@ def sweep_candidates(bench: Bench, product: Product, most: int) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
-    parser.add_argument("--only", help="shapes as the table names them, separated by commas")
+    parser = Options(__doc__)
+    parser.add_argument("--dtypes", type=names(DTYPES), default=list(DTYPES))
+    shapes = dict.fromkeys(product.shape for product in products(DTYPES, None))
+    parser.add_argument("--only", type=names(shapes), help="shapes as the table names them")
     parser.add_argument("--quick", action="store_true", help="a few shapes, few rounds")
     parser.add_argument(
         "--sweep", nargs="?", type=int, const=0, help="time the candidates too, so many"
     )
     arguments = parser.parse_args()
-    dtypes = arguments.dtypes.split(",")
-    if unknown := set(dtypes) - set(DTYPES):
-        parser.error(f"expected dtypes among {', '.join(DTYPES)}, got {', '.join(sorted(unknown))}")
-    only = arguments.only.split(",") if arguments.only else QUICK if arguments.quick else None
+    dtypes, only = arguments.dtypes, arguments.only or (QUICK if arguments.quick else None)
     bench = Bench()
     wanted = products(dtypes, only)
     rounds = 5 if arguments.quick else 20

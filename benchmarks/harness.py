@@ -9,14 +9,14 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
-from warpfit.errors import WarpfitError
+from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,9 +73,37 @@ def read_results(name: str) -> dict[str, Any]:
     return found
 
 
-def take_no_options(doc: str | None) -> None:
-    """Answer ``--help`` with a script's first sentence, and refuse all else."""
-    argparse.ArgumentParser(description=(doc or "").splitlines()[0]).parse_args()
+class Options(argparse.ArgumentParser):
+    """The options of a script, whose first line is the help; a mistake in them is a ConfigError."""
+
+    def __init__(self, doc: str | None, **settings: Any) -> None:
+        super().__init__(description=(doc or "").splitlines()[0], **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a parser of names separated by commas."""
+    all_names = tuple(known)
+
+    def parse(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [repr(name) for name in found if name not in all_names]:
+            raise argparse.ArgumentTypeError(
+                f"expected some of {', '.join(all_names)}, got {', '.join(unknown)}"
+            )
+        return found
+
+    return parse
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Return numbers from 1 on that are separated by commas."""
+    found = text.split(",")
+    if not all(each.isdecimal() and int(each) for each in found):
+        raise argparse.ArgumentTypeError(f"expected numbers from 1 on with commas, got {text!r}")
+    return [int(each) for each in found]
 
 
 def run_command(main: Callable[[], Any]) -> None:

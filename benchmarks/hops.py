@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import one_launch
-from harness import run_command, spread, take_no_options, write_results
+from harness import Options, run_command, spread, write_results
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.runtime import open_device
@@ -354,7 +354,7 @@ def chains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    take_no_options(__doc__)
+    Options(__doc__).parse_args()
     bench, rows = Bench(), []
     with ThreadPoolExecutor() as pool:
         codes = list(pool.map(lambda case: compiled(case, bench.runtime.arch), CASES))

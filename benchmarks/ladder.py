@@ -8,10 +8,9 @@ Networks that are not measured again stay in the file if they come from the same
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from harness import environment, read_results, run_command, write_results
+from harness import Options, environment, names, read_results, run_command, write_results
 
 DRAWN = "mlp"
 
@@ -56,15 +55,18 @@ def draw(results: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default="mlp,softmax-regression,deep")
+    from warpfit.apps import ladder
+
+    parser = Options(__doc__)
+    usual = ["mlp", "softmax-regression", "deep"]
+    parser.add_argument("--networks", type=names(ladder.NETWORKS), default=usual)
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
     settings = {"device": arguments.device, "epochs": arguments.epochs, "rows": arguments.limit}
-    measure(arguments.networks.split(","), peers=not arguments.no_peers, **settings)
+    measure(arguments.networks, peers=not arguments.no_peers, **settings)
 
 
 if __name__ == "__main__":

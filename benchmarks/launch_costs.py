@@ -12,7 +12,6 @@ Prices lie in src/warpfit/backends/cuda/prices/, a file for each card: plans cho
 
 from __future__ import annotations
 
-import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, run_command, spread, write_results
+from harness import RESULTS, Options, run_command, spread, write_results
 
 EPOCHS, MOST_STEPS, MOST_BYTES = 12, 600, 200_000_000
 WORKERS = 12
@@ -204,7 +203,7 @@ def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--fit", action="store_true")
     if parser.parse_args().fit:
         print(write_prices(json.loads((RESULTS / "launch_costs.json").read_text())))

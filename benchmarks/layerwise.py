@@ -10,7 +10,6 @@ with a warm kernel cache. Prints tables and writes results/layerwise.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -19,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_command, run_worker, spread, write_results
+from harness import Options, names, run_command, run_worker, spread, whole_numbers, write_results
 
 BATCHES = (1, 8, 32, 64, 128, 512)
+PARTS = ("mlp", "cnn", "first_step")
 SIZES = (784, 256, 10)
 LR = 0.1
 # Rows of an epoch: enough steps for a steady pace, and no more, at small batches.
@@ -217,11 +217,11 @@ def draw(results: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
+    parser.add_argument("--batches", type=whole_numbers, default=list(BATCHES))
     parser.add_argument("--skip-cpu", action="store_true")
-    parser.add_argument("--parts", default="mlp,cnn,first_step")
+    parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument("--first-step", metavar="FOLDER")
     arguments = parser.parse_args()
     if arguments.first_step:
@@ -232,15 +232,14 @@ def main() -> None:
     data = load_dataset("mnist", flat=True)
     x, y = np.ascontiguousarray(data.x_train, np.float32), data.y_train.astype(np.int64)
     results: dict[str, Any] = {"sizes": SIZES, "epochs": arguments.epochs}
-    parts = arguments.parts.split(",")
-    if "mlp" in parts:
+    if "mlp" in arguments.parts:
         results["mlp"] = {
-            batch: mlp_row(x, y, int(batch), arguments.epochs, arguments.skip_cpu)
-            for batch in arguments.batches.split(",")
+            str(batch): mlp_row(x, y, batch, arguments.epochs, arguments.skip_cpu)
+            for batch in arguments.batches
         }
-    if "cnn" in parts:
+    if "cnn" in arguments.parts:
         results["cnn"] = cnn_row(x, y, arguments.epochs)
-    if "first_step" in parts:
+    if "first_step" in arguments.parts:
         results["first_step"] = first_steps(x, y)
     print_results(results)
     print(write_results("layerwise", results))

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from gemm import DTYPES, Bench, Operands, Product
-from harness import run_command, take_no_options, write_results
+from harness import Options, run_command, write_results
 from warpfit.backends.cuda.matmul import candidates
 from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
@@ -91,7 +91,7 @@ def levels(num_multiprocessors: int) -> list[tuple[str, MatmulConfig]]:
 
 
 def main() -> None:
-    take_no_options(__doc__)
+    Options(__doc__).parse_args()
     bench = Bench()
     operands = {
         dtype: Operands(Product(SIZE, SIZE, SIZE, dtype)) for dtype in ("float32", "bfloat16")

@@ -14,13 +14,12 @@ Prints a line for each and writes results/mnist_fast.json.
 
 from __future__ import annotations
 
-import argparse
 from statistics import mean, median, pstdev
 from time import perf_counter
 from typing import Any
 
 import warpfit as wf
-from harness import run_command, spread, write_results
+from harness import Options, run_command, spread, write_results
 from one_launch import mnist
 from warpfit import backends, nn, optim
 
@@ -111,7 +110,7 @@ def told(accuracies: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="auto")

@@ -9,7 +9,6 @@ drawn apart. MNIST on a GPU, digits on the CPU. Writes this device's part of res
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from dataclasses import replace
@@ -17,7 +16,7 @@ from io import BytesIO
 from time import perf_counter
 from typing import Any
 
-from harness import RESULTS, environment, run_command, spread, write_results
+from harness import RESULTS, Options, environment, run_command, spread, write_results
 from warpfit.apps.notebook import DemoSettings, Trainer, draw
 from warpfit.apps.notebook.trainer import Choices
 from warpfit.errors import DeviceWarning
@@ -69,7 +68,7 @@ def measure(trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--device", default="auto", help="cpu or cuda (default: a GPU if there is one)"
     )

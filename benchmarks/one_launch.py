@@ -39,7 +39,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness import environment, read_results, run_command, spread, write_results
+from harness import Options, environment, names, read_results, run_command, spread, write_results
 
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 WEIGHT_DECAY = 1e-2  # of adamw
@@ -656,23 +656,9 @@ def draw_curve(axes: Any, points: dict[str, Any], cases: dict[str, Case]) -> Non
 # ----------------------------------------------------------------------------------------------
 
 
-def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """Return a parser of names separated by commas."""
-
-    def parse(text: str) -> list[str]:
-        found = text.split(",")
-        if unknown := [name for name in found if name not in known]:
-            raise argparse.ArgumentTypeError(
-                f"expected some of {', '.join(known)}, got {', '.join(unknown)}"
-            )
-        return found
-
-    return parse
-
-
 def parsed() -> argparse.Namespace:
     cases, precisions = tuple(case.name for case in CASES), ("float32", "tf32", "bfloat16")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument(
         "--rows", type=names(cases), default=list(cases), help="networks with their batches"

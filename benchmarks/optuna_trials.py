@@ -35,8 +35,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import environment, read_results, run_command, run_worker, write_results
-from one_launch import MNIST_PIXELS, mnist, names, reason
+from harness import (
+    Options,
+    environment,
+    names,
+    read_results,
+    run_command,
+    run_worker,
+    write_results,
+)
+from one_launch import MNIST_PIXELS, mnist, reason
 
 PARTS = ("ours", "journal", "sqlite", "one-by-one", "torch", "values")
 WIDTHS, BATCH_SIZES, EPOCHS = (32, 64, 96, 128), (16, 32, 64), 3
@@ -388,7 +396,7 @@ def _ends(values: Any) -> tuple[float, float]:
 
 
 def parsed(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=256, help="trials that are trained at a time")

@@ -15,7 +15,6 @@ Prints a table and writes results/prompt.json. MNIST must be at hand, for exampl
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -29,7 +28,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from harness import ROOT, run_command, spread, write_results
+from harness import ROOT, Options, run_command, spread, write_results
 from stages import STAGES
 
 # Of what was tried, what gets there soonest. Epochs take milliseconds; kernels take seconds to
@@ -187,7 +186,7 @@ def print_results(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each kind")
     parser.add_argument("--seed", type=int, default=0, help="of the turns")
     arguments = parser.parse_args()

@@ -9,7 +9,6 @@ charts.py has the charts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -25,7 +24,7 @@ from cnn import LABELS as CNN_LABELS
 from cnn import STEP_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
 from engine_curves import largest_difference
-from harness import RESULTS, ROOT, run_command
+from harness import RESULTS, ROOT, Options, run_command
 from hops import rows_of_chains, rows_of_hops
 from one_launch import PEERS, USUAL_PEERS
 from optuna_trials import table as optuna_trials
@@ -1075,7 +1074,7 @@ def render(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 if anything is stale"
     )

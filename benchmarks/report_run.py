@@ -15,13 +15,12 @@ results/report_run.json after every program.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
 from accuracy_gap import BATCH, EPOCHS, INITS, LR, SEED
-from harness import run_command, spread, write_results
+from harness import Options, run_command, spread, write_results
 from one_launch import mnist
 from warpfit.backends.cuda.runtime import why_unavailable
 from warpfit.errors import WarpfitError
@@ -204,9 +203,7 @@ def _in_words(seconds: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="warpfit bench report-run", description=__doc__.splitlines()[0]
-    )
+    parser = Options(__doc__, prog="warpfit bench report-run")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument(
         "--turns", type=int, default=3, help="runs of each engine on the GPU; NumPy has one"

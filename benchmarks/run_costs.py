@@ -14,7 +14,6 @@ and the kernels of a search take is found of its searches.
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from time import perf_counter
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, run_command, write_results
+from harness import RESULTS, Options, run_command, write_results
 
 REPEATS = 5
 # Microseconds on an H100 beside 16 cores, of fits of breast cancer and digits.
@@ -147,7 +146,7 @@ def write_prices(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__)
     parser.add_argument("--fit", action="store_true")
     if parser.parse_args().fit:
         write_prices(json.loads((RESULTS / "run_costs.json").read_text()))

@@ -32,13 +32,21 @@ from time import perf_counter
 from typing import IO, Any, cast
 
 import warpfit as wf
-from harness import environment, read_results, run_command, write_results
+from harness import (
+    Options,
+    environment,
+    names,
+    read_results,
+    run_command,
+    whole_numbers,
+    write_results,
+)
 from scaling_cases import CASES, Case, network, rows_of, trained
 from scaling_checks import checks
 from warpfit import nn, optim
 from warpfit.backends import ALL_CARDS
 from warpfit.errors import ConfigError
-from warpfit.training.devices import all_cards
+from warpfit.training.devices import devices_of
 
 ENVIRONMENT = "environment"
 PARTS = ("right", "fast", "launch", "sweep", "peers")
@@ -217,11 +225,15 @@ class Results:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--devices", default=ALL_CARDS)
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--rows", default=",".join(case.name for case in CASES))
-    parser.add_argument("--counts", default="1,2,4,8", help="of cards, as far as there are so many")
+    parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
+    cases = [case.name for case in CASES]
+    parser.add_argument("--rows", type=names(cases), default=cases)
+    usual = [1, 2, 4, 8]
+    parser.add_argument(
+        "--counts", type=whole_numbers, default=usual, help="of cards, as far as there are so many"
+    )
     parser.add_argument("--networks", type=int, default=SWEPT_NETWORKS)
     parser.add_argument("--seconds", type=float, default=400, help="after which nothing is begun")
     return parser.parse_args()
@@ -229,15 +241,15 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parsed()
-    is_all = arguments.devices == ALL_CARDS
-    devices = list(all_cards()) if is_all else arguments.devices.split(",")
-    parts = arguments.parts.split(",")
-    counts = sorted({1, *(n for n in map(int, arguments.counts.split(",")) if n <= len(devices))})
+    given, parts = arguments.devices, arguments.parts
+    named = devices_of(given if given == ALL_CARDS else given.split(",")).names
+    devices = list(named)
+    counts = sorted({1, *(count for count in arguments.counts if count <= len(devices))})
     results = Results(devices, perf_counter() + arguments.seconds)
     if "right" in parts:
         for name, value in checks(devices, counts):
             results.add("right", name, value)
-    cases = [case for case in CASES if case.name in arguments.rows.split(",")]
+    cases = [case for case in CASES if case.name in arguments.rows]
     for case in cases if "fast" in parts else ():
         if results.has_time:
             found = with_efficiency(steps_of_ours(case, devices, counts))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import warpfit as wf
-from harness import run_command, take_no_options, write_results
+from harness import Options, run_command, write_results
 from warpfit import nn, optim
 from warpfit.backends.cuda.runtime import open_device
 
@@ -103,7 +103,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    take_no_options(__doc__)
+    Options(__doc__).parse_args()
     rows = []
     for case in CASES:
         rows.append(measure(case))

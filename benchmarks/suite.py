@@ -11,7 +11,6 @@ in it.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness import RESULTS_VARIABLE, ROOT, run_command
+from harness import RESULTS_VARIABLE, ROOT, Options, run_command
 from warpfit.errors import ConfigError, DeviceError
 
 INTERRUPTED = 130
@@ -153,7 +152,7 @@ def check_can_run(name: str, suite: Suite, *, only_help: bool) -> None:
 
 def results_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
     """Return the arguments without ``--out DIR``, and the folder, made where it is missing."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = Options(__doc__, add_help=False, allow_abbrev=False)
     parser.add_argument("--out")
     own, others = parser.parse_known_args(arguments)
     if own.out is None:

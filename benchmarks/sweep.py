@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, environment, run_command, write_results
+from harness import RESULTS, Options, environment, names, run_command, write_results
 from one_launch import (
     CLOCK_HZ,
     MMA_CYCLES,
@@ -53,7 +53,6 @@ from one_launch import (
     made_up_classes,
     measured,
     mnist,
-    names,
     print_programs,
     reason,
     summarised,
@@ -544,7 +543,7 @@ def draw(results: dict[str, Any]) -> Any:
 
 def parsed(given: list[str] | None = None) -> argparse.Namespace:
     cases, precisions = tuple(case.name for case in CASES), ("float32", "tf32", "bfloat16")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument(
         "--rows", type=names(cases), default=list(cases), help="networks, batches and how many"

@@ -42,7 +42,7 @@ from scipy import stats
 from sklearn.metrics import log_loss
 
 import harness
-from harness import read_results, run_command, spread, write_results
+from harness import Options, names, read_results, run_command, spread, write_results
 from peers.tabular import PROGRAMS, missing
 from table_data import TABLES, missing_package, split
 
@@ -157,9 +157,9 @@ def compared(rows: dict[str, Any], pairs: dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", default=",".join(TABLES), help="of these, some")
-    parser.add_argument("--programs", default=",".join(PROGRAMS), help="of these, some")
+    parser = Options(__doc__)
+    parser.add_argument("--tables", type=names(TABLES), default=list(TABLES))
+    parser.add_argument("--programs", type=names(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--seeds", type=int, default=10, help="of a program on a table, at most")
     parser.add_argument(
         "--seconds", type=float, default=60, help="that fits to a table take, then no seed starts"
@@ -172,22 +172,18 @@ def main() -> None:
     if arguments.worker:
         work(*arguments.worker, arguments)
         return
-    tables, programs = arguments.tables.split(","), arguments.programs.split(",")
-    for names, known in ((tables, TABLES), (programs, PROGRAMS)):
-        if unknown := [name for name in names if name not in known]:
-            parser.error(f"expected some of {', '.join(known)}, got {', '.join(unknown)}")
-    for table in tables:
+    for table in arguments.tables:
         if package := missing_package(table):
             print(f"{table}: {package} is not installed")
     ends = perf_counter() + 60 * arguments.minutes
     results = earlier(arguments.epochs)
-    for program in programs:
+    for program in arguments.programs:
         if why := missing(program):
             print(f"{program}: {why}")
             continue
         left = [
             table
-            for table in tables
+            for table in arguments.tables
             if not missing_package(table) and program not in results["tables"].get(table, {})
         ]
         if left and perf_counter() < ends:

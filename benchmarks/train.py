@@ -21,7 +21,6 @@ next one measures.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import tempfile
@@ -31,7 +30,16 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from harness import ROOT, environment, read_results, run_command, spread, write_results
+from harness import (
+    ROOT,
+    Options,
+    environment,
+    names,
+    read_results,
+    run_command,
+    spread,
+    write_results,
+)
 from one_launch import (
     PEERS,
     Case,
@@ -43,7 +51,6 @@ from one_launch import (
     kept_results,
     measured,
     mnist,
-    names,
     step_flop,
 )
 from warpfit.backends.contract.communicator import Alone
@@ -357,9 +364,7 @@ def batch_sizes(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="warpfit bench train", description=__doc__.splitlines()[0]
-    )
+    parser = Options(__doc__, prog="warpfit bench train")
     parser.add_argument(
         "--batches", type=batch_sizes, default=list(BATCHES), help="of 1, 8, 32, 64, 128, 512"
     )

@@ -35,8 +35,17 @@ from typing import Any
 
 import numpy as np
 
-from harness import ROOT, environment, read_results, run_command, spread, write_results
-from one_launch import machine_of, names
+from harness import (
+    ROOT,
+    Options,
+    environment,
+    names,
+    read_results,
+    run_command,
+    spread,
+    write_results,
+)
+from one_launch import machine_of
 from waits_calls import FIRST, OURS, SECOND, SHAPES
 
 PARTS = ("ours", "peers")
@@ -416,7 +425,7 @@ def measure(arguments: argparse.Namespace, process: Process) -> dict[str, Any]:
 
 
 def parsed(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument(
         "--rows", type=names(tuple(ROWS)), help="of " + ", ".join(ROWS) + "; default: what can run"

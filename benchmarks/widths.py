@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import environment, read_results, run_command, write_results
+from harness import Options, environment, names, read_results, run_command, write_results
 from one_launch import (
     MNIST_PIXELS,
     PEERS,
@@ -40,7 +40,6 @@ from one_launch import (
     kept_results,
     measured,
     mnist,
-    names,
     print_row,
     step_flop,
     summarised,
@@ -173,7 +172,7 @@ def draw(results: dict[str, Any]) -> Any:
 
 def parsed() -> argparse.Namespace:
     cases = tuple(case.name for case in CASES)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
     parser.add_argument("--rows", type=names(cases), default=list(cases))
     parser.add_argument("--peers", type=names(tuple(PEERS)), default=list(USUAL_PEERS))

@@ -92,11 +92,9 @@ def test_parts_of_convolutions_that_need_no_gpu(
 ) -> None:
     cnn = scripts("cnn")
     monkeypatch.setattr(cnn, "why_unavailable", lambda: "no driver")
-    assert cnn.parts_of(None) == cnn.parts_of("cpu") == ["cpu"]
+    assert cnn.parts_of(None) == cnn.parts_of(["cpu"]) == ["cpu"]
     with pytest.raises(DeviceError, match=r"part 'steps' needs an NVIDIA GPU, .*: no driver"):
-        cnn.parts_of("cpu,steps")
-    with pytest.raises(ConfigError, match=r"expected parts among .*, got 'step'"):
-        cnn.parts_of("step")
+        cnn.parts_of(["cpu", "steps"])
     monkeypatch.setattr(cnn, "why_unavailable", lambda: None)
     assert cnn.parts_of(None) == list(cnn.PARTS)
 
@@ -149,6 +147,31 @@ def test_a_users_mistake_is_one_line(scripts: Any, capsys: pytest.CaptureFixture
         scripts("harness").run_command(fail)
     assert exit_of.value.code == 2
     assert capsys.readouterr().err == "warpfit: expected this, got that\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("scaling", "--parts", "some of right, fast, launch, sweep, peers, got 'x'"),
+        ("scaling", "--rows", "some of 4x4096/8192, .*, got 'x'"),
+        ("scaling", "--counts", "numbers from 1 on with commas, got 'x'"),
+        ("layerwise", "--parts", "some of mlp, cnn, first_step, got 'x'"),
+        ("cnn", "--parts", "some of steps, residual, convolutions, accuracy, cpu, got 'x'"),
+        ("layerwise", "--batches", "numbers from 1 on with commas, got 'x'"),
+        ("ladder", "--networks", "some of softmax-regression, mlp, deep, got 'x'"),
+        ("airbench", "--modes", "some of max-autotune, reduce-overhead, default, got 'x'"),
+        ("estimators", "--parts", "some of cpu, tabular, gpu, search, got 'x'"),
+        ("one_launch", "--peers", "some of .*, got 'x'"),
+    ],
+)
+def test_names_that_a_suite_does_not_know(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, name: str, option: str, message: str
+) -> None:
+    script = scripts(name)
+    with pytest.raises(ConfigError, match=f"^argument {option}: expected {message}$"):
+        run(script, monkeypatch, option, "x")
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --none-such$"):
+        run(script, monkeypatch, "--none-such")
 
 
 # -- compare

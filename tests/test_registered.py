@@ -25,7 +25,7 @@ from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
 from warpfit.backends import Activation
 from warpfit.backends.activations import ACTIVATIONS
-from warpfit.backends.base import LossTerms
+from warpfit.backends.base import ELEMENT_LOSSES, LossTerms
 from warpfit.backends.cuda import jit, loss, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import at_once, launch_network, launch_settings
@@ -261,7 +261,7 @@ def in_steps_at_once(loss: Loss) -> None:
     assert at_once.finds_targets(*plan_with(loss))
 
 
-IN_ONE_KERNEL = {"cross_entropy", *loss.ELEMENT_LOSSES}
+IN_ONE_KERNEL = {"cross_entropy", *ELEMENT_LOSSES}
 PLACES_OF_LOSSES: dict[Callable[[Loss], None], Iterable[str]] = {
     in_kernels_settings: IN_ONE_KERNEL,
     in_one_launch: IN_ONE_KERNEL,

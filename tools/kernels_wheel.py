@@ -19,13 +19,13 @@ from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kernel_variants import all_variants, is_supported, texts
+from kernel_variants.products import product_variant
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda import jit, machine_code
 from warpfit.backends.cuda.cards import CARDS
-from warpfit.backends.cuda.dense import product_variant
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.table_networks import TableShape, choose_table
-from warpfit.backends.cuda.variants import all_variants, is_supported
 from warpfit.cores import num_cores
 from warpfit.errors import ConfigError, Obstacle
 from warpfit.training.paper import USUAL_FORMS, kernels_on_paper
@@ -76,7 +76,8 @@ def usual_products(arch: str) -> Iterator[Kernel]:
             )
         for activation in ACTIVATIONS:
             found.append(product_variant(*backward, "epilogue_mask", activation))
-        for name, defines in found:
+        for name, given in found:
+            defines = texts(given)
             if is_supported(name, defines, arch):
                 yield name, tuple(defines.items())
 

@@ -18,9 +18,7 @@ _num_modules = 0  # that were loaded then
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread in this block: its limit is the process's, so the last to leave
-    takes it away.
-    """
+    """Limit BLAS, of the whole process, to one thread until the last leaves this block."""
     _enter()
     try:
         yield

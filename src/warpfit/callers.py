@@ -13,9 +13,7 @@ BETWEEN = frozenset({"warpfit", "sklearn", "joblib", "concurrent", "threading", 
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn of something, at the line of the nearest caller outside of this package and of what
-    carries its calls.
-    """
+    """Warn at the line of the nearest caller outside of this package and what carries its calls."""
     warnings.warn(message, category, stacklevel=1 + _level_of_user())
 
 
@@ -26,9 +24,7 @@ def user_line() -> str:
 
 
 def _level_of_user() -> int:
-    """Return how many frames above the function that asks the user's lies; the outermost if none
-    is.
-    """
+    """Return how many frames above the asking function the user's lies; if none, the outermost."""
     frame, level = sys._getframe(1), 0
     while frame.f_back is not None and _module(frame).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from functools import cache
+from math import inf
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,6 +22,16 @@ DECLARED: dict[str, tuple[type, str]] = {
     "bool": (bool, "True or False"),
     "str": (str, "a string"),
 }
+RANGES: dict[str, Callable[[Any], bool]] = {
+    "above 0": lambda value: value > 0,
+    "of at least 0": lambda value: value >= 0,
+    "of at least 0 and finite": lambda value: 0 <= value < inf,
+    "of at least 1": lambda value: value >= 1,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+    "in (0, 1)": lambda value: 0 < value < 1,
+}
 ENCODE = (
     "; encode them with numpy.unique(y, return_inverse=True), or train a warpfit.MLPClassifier, "
     "which takes labels as they are"
@@ -28,9 +39,7 @@ ENCODE = (
 
 
 def check_count(name: str, value: Any, lowest: int) -> int:
-    """Return `value` as an int, or raise ConfigError unless it is an integer of at least
-    `lowest`.
-    """
+    """Return `value` as an int, or raise ConfigError unless an integer of at least `lowest`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
         raise ConfigError(
             f"expected {name} to be an integer of at least {lowest}, got {brief(value)}"
@@ -61,9 +70,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def as_integers(name: str, value: Any, lowest: int = -(2**63)) -> tuple[int, ...]:
-    """Return an integer of at least `lowest`, or a sequence of such, as a tuple, or raise
-    ShapeError.
-    """
+    """Return integers of at least `lowest`, one or several, as a tuple, or raise ShapeError."""
     parts = as_tuple(value if isinstance(value, Iterable) else [value], Integral)
     if parts is None or not all(lowest <= int(part) < 2**63 for part in parts):
         raise ShapeError(
@@ -72,14 +79,19 @@ def as_integers(name: str, value: Any, lowest: int = -(2**63)) -> tuple[int, ...
     return tuple(int(part) for part in parts)
 
 
+def ranged(words: str, default: Any) -> Any:
+    """Return a dataclass's field whose number `check_fields` holds to one of `RANGES`."""
+    return field(default=default, metadata={"range": words})
+
+
 def check_fields(owner: str, settings: Any) -> None:
     """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is
-    one.
+    one, and each number in its range.
 
     NumPy's scalars become Python's, which go into files.
     """
     kind: Any = type(settings)
-    for name, declared, may_be_none in _declared_fields(kind):
+    for name, declared, may_be_none, within in _declared_fields(kind):
         value = getattr(settings, name)
         if value is None and may_be_none:
             continue
@@ -89,19 +101,23 @@ def check_fields(owner: str, settings: Any) -> None:
         expected, words = DECLARED[declared]
         if not isinstance(value, expected) or isinstance(value, bool) != (expected is bool):
             raise ConfigError(f"{owner}: expected {name} to be {words}, got {brief(value)}")
+        if within is not None and not RANGES[within](value):
+            raise ConfigError(f"{owner}: expected {name} {within}, got {value!r}")
 
 
 @cache
-def _declared_fields(kind: Any) -> list[tuple[str, str, bool]]:
-    """Return the fields of a class that are checked: name, declared type, whether None is one."""
-    parts = [(field.name, *str(field.type).partition(" | ")) for field in fields(kind)]
-    return [(name, own, other == "None") for name, own, _, other in parts if own in DECLARED]
+def _declared_fields(kind: Any) -> list[tuple[str, str, bool, str | None]]:
+    """Return a class's fields that are checked: name, declared type, whether None is one, range."""
+    found = []
+    for each in fields(kind):
+        own, _, other = str(each.type).partition(" | ")
+        if own in DECLARED:
+            found.append((each.name, own, other == "None", each.metadata.get("range")))
+    return found
 
 
 def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
-    """Return what is a sequence of values of a kind, none a bool, as a tuple; None if it is
-    something else.
-    """
+    """Return a sequence of values of a kind, none a bool, as a tuple; None if it is none."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return None
     try:

@@ -11,9 +11,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use, at least 1: those that it may run on, or fewer if
-    its container has less time.
-    """
+    """Return how many cores this process may use, at least 1, as affinity and containers say."""
     return max(1, min(_allowed(), _of_quota()))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 __all__ = [
@@ -43,11 +44,17 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """What is in the way of something, as a value: a sentence that says what was expected and what
-    came.
+    """What is in the way, as a value: a sentence that says what was expected and what came.
+
+    Attributes
+    ----------
+    sentence : str
+    excess : float
+        Of an obstacle of size, how many times as much was needed as there is.
     """
 
     sentence: str
+    excess: float = inf
 
     def __str__(self) -> str:
         return self.sentence

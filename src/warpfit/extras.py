@@ -1,6 +1,4 @@
-"""Packages that an extra installs: whoever needs one that is not there is told in one sentence how
-to get it.
-"""
+"""Packages that an extra installs: who needs a missing one is told how to get it."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _make_durable(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where system and file system can do that to
-    folders.
-    """
+    """Have a folder's names written to the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -63,9 +61,7 @@ def _make_durable(folder: Path) -> None:
 
 
 def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
-    """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it
-    should be.
-    """
+    """Raise FileFormatError unless there is a file at `path`; `expected` says what it is to be."""
     place = as_path("path", path)
     try:
         mode = place.stat().st_mode

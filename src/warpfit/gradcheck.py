@@ -206,9 +206,7 @@ def check_module(
     eps: float | None = None,
     tolerance: float | None = None,
 ) -> GradcheckResult:
-    """Check ``head(module(x))`` with respect to x and the module's parameters, on copies of the
-    module.
-    """
+    """Check ``head(module(x))`` with respect to x and parameters, on copies of the module."""
     own, reference = deepcopy(module), deepcopy(module).to(dtype="float64")
     own.zero_grad()
     home, ops, parameters = backends.get(x.device), reference.backend, reference.parameters()
@@ -240,9 +238,7 @@ def _check(
     eps: float | None,
     tolerance: float | None,
 ) -> GradcheckResult:
-    """Compare the gradients that flow from `output` to `inputs` with differences of `evaluate` in
-    float64.
-    """
+    """Compare gradients from `output` to `inputs` with differences of `evaluate` in float64."""
     if not inputs:
         raise ConfigError("gradcheck: expected at least one input, got none")
     if not isinstance(output, Tensor):
@@ -270,9 +266,7 @@ def _gradient_of(tensor: Tensor) -> Numbers:
 def _central_differences(
     evaluate: Evaluate, values: Sequence[Numbers], idx: int, weights: Numbers, eps: float
 ) -> Numbers:
-    """Return the derivative of the weighted sum of the outputs by every entry of one of the
-    values.
-    """
+    """Return the derivative of the outputs' weighted sum by each entry of one of the values."""
     derivative = np.empty(values[idx].shape)
     for entry in np.ndindex(derivative.shape):
         step = eps * max(1.0, abs(float(values[idx][entry])))

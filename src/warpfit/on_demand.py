@@ -1,6 +1,4 @@
-"""Attributes that are made when they are first asked for, of objects and of packages; modules of
-others that are imported then.
-"""
+"""Attributes of objects, and of packages, that are made when they are first asked for."""
 
 from __future__ import annotations
 

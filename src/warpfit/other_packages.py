@@ -158,9 +158,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
 
 
 def instead_of(owner: str, name: str) -> str:
-    """Return the end of a message, ``"; warpfit has ..."``, on a name that one knows from
-    elsewhere; "" for any other.
-    """
+    """Return ``"; warpfit has ..."`` for a message, on a name known from elsewhere; else ""."""
     found = _by_name(owner).get(name)
     return "" if found is None else f"; warpfit has {found}"
 
@@ -171,9 +169,7 @@ def _by_name(owner: str) -> dict[str, str]:
 
 
 def refuse_attribute(module: str, name: str) -> NoReturn:
-    """Raise AttributeError for what a module of the package does not have, and say what it has
-    instead.
-    """
+    """Raise AttributeError for what a module does not have, and say what it has instead."""
     told = f"module {module!r} has no attribute {name!r}"
     hint = instead_of(module, name) if module in ANSWERS else ""
     raise AttributeError(told + hint, name=name, obj=sys.modules[module])

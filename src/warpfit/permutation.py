@@ -87,9 +87,7 @@ def _mix(word: Words) -> Words:
 
 
 def _feistel(values: Words, bits: int, keys: Words) -> Words:
-    """Return what the network makes of values (n,); by keys (8, bijections, 1) of each
-    bijection.
-    """
+    """Return what the network makes of values (n,), by keys (8, bijections, 1) of each."""
     right_bits = np.uint32(bits - bits // 2)
     left_mask = np.uint32((1 << bits // 2) - 1)
     right_mask = np.uint32((1 << int(right_bits)) - 1)

@@ -125,9 +125,7 @@ def confusion_svg(
 
 
 def _cells(matrix: npt.NDArray[Any], left: int, top: int, cell: int) -> Iterator[str]:
-    """Yield what is counted, shaded by the share of the true class on a root scale, which lets the
-    few mistakes be seen.
-    """
+    """Yield counts, shaded by the share of the true class on a root scale, which shows mistakes."""
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     for row, column in zip(*np.nonzero(matrix), strict=True):
         x, y, share = left + column * cell, top + row * cell, shares[row, column]

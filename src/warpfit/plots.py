@@ -23,9 +23,7 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty matplotlib Figure of a size in inches, or raise ConfigError if matplotlib is
-    not installed.
-    """
+    """Return an empty matplotlib Figure of a size in inches, or ConfigError without matplotlib."""
     with needs("plot", "pictures need"):
         from warpfit.figure import ShownFigure
     return ShownFigure(figsize=(width, height), layout="constrained")

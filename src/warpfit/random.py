@@ -109,9 +109,7 @@ def stream_keys(seeds: Sequence[int], stream: int) -> tuple[Words, Words]:
 
 
 def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words:
-    """Return words for a whole tensor: element i takes word i % 4 of counter (tensor_idx, 0, 0, i
-    // 4).
-    """
+    """Return words: element i takes word i % 4 of counter (tensor_idx, 0, 0, i // 4)."""
     size = int(np.prod(shape, dtype=np.int64))
     words = np.empty((-(-size // 4), 4), np.uint32)
     for first in range(0, len(words), COUNTERS_AT_ONCE):
@@ -136,9 +134,7 @@ def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray
 
 
 class _SeedSource:
-    """Seeds for layers that were given none: from the system's entropy until `manual_seed` fixes
-    them.
-    """
+    """Seeds of layers that were given none: the system's until `manual_seed` fixes them."""
 
     def __init__(self, seed: int) -> None:
         self.fix(seed)
@@ -182,9 +178,7 @@ def manual_seed(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let layers created in this block take the seeds that `manual_seed` would give them; then all
-    is as before.
-    """
+    """Let layers made in this block have seeds as after `manual_seed`; then all is as before."""
     token = _source_of_block.set(_SeedSource(seed))
     try:
         yield

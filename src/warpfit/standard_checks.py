@@ -54,9 +54,7 @@ def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
 
 
 def unchecked() -> list[str]:
-    """Return the names of the package's operators, layers and losses that `standard_checks` leaves
-    out.
-    """
+    """Return the names of operators, layers and losses that `standard_checks` leaves out."""
     layers = [layer for layer, _ in _layer_cases().values()]
     exported = {
         value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)
@@ -295,9 +293,7 @@ def _other_cases() -> Iterator[tuple[str, Layer, Shape]]:
 
 
 def _evaluating(layer: Layer, shape: Shape) -> Layer:
-    """Return the layer in evaluation, after a batch in training that has moved its running
-    statistics.
-    """
+    """Return the layer in evaluation, after a batch has moved its running statistics."""
     layer(distinct_values(shape, seed=1)[0])
     return layer.eval()
 

@@ -96,6 +96,13 @@ def test_an_unknown_suite_is_the_users_mistake() -> None:
     assert outcome.err.count("\n") == 1
 
 
+def test_an_unknown_part_is_the_users_mistake() -> None:
+    outcome = run_bench("scaling", "--parts", "right,x")
+    assert (outcome.code, outcome.out) == (2, "")
+    parts = "right, fast, launch, sweep, peers"
+    assert outcome.err == f"warpfit: argument --parts: expected some of {parts}, got 'x'\n"
+
+
 def test_a_suite_for_a_gpu_says_in_a_line_that_there_is_none() -> None:
     outcome = run_bench("ops")
     assert (outcome.code, outcome.out) == (2, "")

@@ -180,6 +180,48 @@ def test_models_of_other_targets_and_columns(misuse: Invoke) -> None:
     assert "was trained on an array without names of columns; expected an .npz" in outcome.err
 
 
+def test_one_column_is_enough_to_predict(invoke: Invoke, misuse: Invoke) -> None:
+    rows = houses()[["town", "kind"]]
+    rows.to_csv("houses.csv", index=False)
+    assert not invoke("train", "--data", "houses.csv", "--method", "realmlp", *FEW).code
+    rows[["town"]].to_csv("towns.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "towns.csv")
+    assert "80 rows, 3 columns: towns-predictions.csv" in outcome.out
+    rows[["kind"]].to_csv("kinds.csv", index=False)
+    outcome = misuse("predict", "run/model.safetensors", "kinds.csv")
+    assert "kinds.csv lacks 'town'; expected the columns that" in outcome.err
+
+
+def test_cells_of_no_known_category_are_counted(invoke: Invoke) -> None:
+    rows = houses()[["town", "kind"]]
+    rows.to_csv("houses.csv", index=False)
+    assert not invoke("train", "--data", "houses.csv", "--method", "realmlp", *FEW).code
+    rows.assign(town=["Rom", None] * 40).to_csv("new.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "new.csv", "--json")
+    assert json.loads(outcome.out)["notes"] == [
+        "column 'town': cells of no known category: 40, such as 'Rom'"
+    ]
+
+
+def test_arrays_and_tables_of_each_others_estimators(invoke: Invoke, blobs: Path) -> None:
+    """Columns without names go by their places, without a warning of scikit-learn's."""
+    rows = houses()[["area", "town", "kind"]]
+    rows.to_csv("houses.csv", index=False)
+    assert not invoke("train", "--data", "houses.csv", "--method", "realmlp", *FEW).code
+    np.savez("new.npz", x=np.full((3, 2), 70.5))
+    outcome = invoke("predict", "run/model.safetensors", "new.npz", "--json")
+    assert not outcome.err
+    assert json.loads(outcome.out)["notes"] == [
+        "column 'town': cells of no known category: 3, such as '70.5'"
+    ]
+    assert not invoke("train", "--data", blobs, "--method", "realmlp", *FEW).code
+    with np.load(blobs) as arrays:
+        x, y = arrays["x"], arrays["y"]
+    pd.DataFrame(x).assign(label=y).to_csv("blobs.csv", index=False)
+    outcome = invoke("evaluate", "run/model.safetensors", "--data", "blobs.csv")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_rows_that_cannot_be_read(misuse: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = houses()[["area", "kind"]].fillna(100)
     rows.to_csv("houses.csv", index=False)

@@ -118,6 +118,14 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         ),
         (
             ["--card", "h200", "--hidden", "8192,8192"],
+            "bytes of shared memory for a tile of each layer, got",
+        ),
+        (
+            ["--card", "h200", "--hidden", "512,512,512", "--dropout", "0.1", "--batch-size", "32"],
+            "expected no dropout for weights that no cluster holds, which all blocks partition",
+        ),
+        (
+            ["--card", "t4", "--hidden", "512,512,512"],
             "bytes of weights for the registers of a block, got",
         ),
         (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),
@@ -126,6 +134,12 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         (["--device", "cpu"], "expected a GPU, or --card with one of t4"),
         (["--hidden", "16,x", "--card", "h200"], "'16,x'"),
         (["--features", "0", "--card", "h200"], "--features"),
+        (["--cards", "2", "--device", "cuda:1"], "got --card, --device or --source, too"),
+        (
+            ["--cards", "2", "--precision", "float32"],
+            "'float16' or 'bfloat16' for several cards, whose prices are those of half precision, "
+            "got 'float32'",
+        ),
     ],
 )
 def test_misuse(misuse: Invoke, flags: list[str], words: str) -> None:
@@ -146,6 +160,12 @@ def test_it_says_what_is_expected_of_several_cards(invoke: Invoke) -> None:
     assert invoke(*wide, "--batch-size", "4", "--cards", "5").err == (
         "warpfit: expected cards from 1 to 4, a row of the batch for each, got 5\n"
     )
+
+
+def test_it_says_what_is_expected_of_several_cards_for_numbers_too(invoke: Invoke) -> None:
+    outcome = invoke("plan", "--loss", "mse", "--outputs", "3", "--cards", "2")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "efficiency" in outcome.out
 
 
 def test_it_says_when_one_launch_over_several_cards_pays(invoke: Invoke) -> None:

@@ -19,7 +19,7 @@ import pytest
 from conftest import on_emulator
 from emulator.build import gxx_missing
 from emulator.sanitized import run_sanitized, sanitizer_missing
-from support.kernels import MODULES
+from support.kernels import MODULES, variants_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -191,7 +191,7 @@ def launched(
 
 
 def test_every_module_belongs_to_a_family() -> None:
-    assert {module for family in FAMILIES.values() for module in family.modules} == MODULES.keys()
+    assert {module for family in FAMILIES.values() for module in family.modules} == {*MODULES}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -206,7 +206,7 @@ def test_every_kernel_in_every_dtype(
     expected = {
         (kernel, defines.get("DTYPE", ""))
         for module in family.modules
-        for kernel, defines in MODULES[module].variants()
+        for kernel, defines in variants_of(module)
     }
     assert expected <= (found := launched(mode, family, tmp_path, monkeypatch)), sorted(
         expected - found

@@ -14,10 +14,11 @@ import warpfit as wf
 from conftest import on_emulator
 from support.fake_nccl import FakeNccl, open_cards
 from support.sweeps import build
-from support.training import adam, assert_same_weights, blobs, mlp, sgd
+from support.training import Writing, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import nn
 from warpfit.backends.cuda import runtime
-from warpfit.engines import graph
+from warpfit.engines import graph, layerwise
+from warpfit.engines.scaling import LossScale
 from warpfit.errors import ConfigError, DeviceError
 
 NUM_ROWS, BATCH = 53, 16  # three batches of 16, and one of 5
@@ -116,6 +117,38 @@ def test_half_precision(nccl: FakeNccl) -> None:
     found = fit(two, x, y, "cuda:all", precision="float16")
     assert found.plan.devices == tuple(CARDS)
     np.testing.assert_allclose(found.step_losses, expected.step_losses, rtol=5e-3)
+
+
+@pytest.mark.parametrize("engine", ["graph", "layerwise"])
+def test_what_a_callback_writes_is_for_all_cards(nccl: FakeNccl, engine: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    models = [mlp(6, 8, 3), mlp(6, 8, 3)]
+    expected, found = (
+        fit(model, x, y, on, optimizer=adam(model), engine=engine, callbacks=[Writing()])
+        for model, on in zip(models, ("cuda:0", CARDS), strict=True)
+    )
+    np.testing.assert_allclose(found.step_losses, expected.step_losses, rtol=2e-5)
+
+
+def test_a_loss_scale_that_a_callback_writes_is_that_of_all_cards(
+    nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Halving(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            run.state.loss_scale = LossScale(run.state.loss_scale.value / 2)
+
+    scales: list[tuple[int, float]] = []
+    step = layerwise._Run._rescale
+
+    def noting(run: Any, *given: Any) -> bool:
+        scales.append((run.ranks.rank, run.ops.loss_scale))
+        return step(run, *given)
+
+    monkeypatch.setattr(layerwise._Run, "_rescale", noting)
+    x, y = blobs(BATCH)
+    asked: dict[str, Any] = {"engine": "layerwise", "precision": "float16", "epochs": 3}
+    fit(mlp(6, 8, 3), x, y, CARDS, loss_scale="dynamic", callbacks=[Halving()], **asked)
+    assert sorted(scales) == [(rank, 2.0**power) for rank in (0, 1) for power in (14, 15, 16)]
 
 
 def test_one_card_in_a_list_has_its_bits(nccl: FakeNccl) -> None:

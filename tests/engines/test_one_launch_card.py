@@ -178,10 +178,26 @@ def test_who_runs_a_network(widths: tuple[int, ...], changes: dict[str, Any], ke
     assert launch_plan._chosen(network(*widths, **changes), CARDS["h200"], False).kernel == kernel
 
 
-def test_what_nobody_runs_says_what_is_in_the_way_of_the_first() -> None:
-    wide = network(784, 512, 512, 512, 10, drops=(True,) * 3)
-    found = launch_plan._chosen(wide, CARDS["h200"], False)
-    assert "bytes of weights for the registers of a block" in str(found)
+@pytest.mark.parametrize(
+    ("widths", "changes", "words"),
+    [
+        ((784, 512, 512, 512, 10), {"drops": (True,) * 3}, "expected no dropout for weights that"),
+        (
+            (784, 512, 512, 512, 10),
+            {"clips": True, "batch": 256},
+            "expected no clipping and batches of at most 128 rows for weights that no cluster",
+        ),
+        ((784, 4096, 4096, 10), {}, "bytes of shared memory for a tile of each layer"),
+        ((784, 4096, 4096, 10), {"clips": True}, "bytes of weights for the registers of a block"),
+        ((784, 128, 128, 10), {"batch": 8192}, "bytes of shared memory for a batch and its units"),
+    ],
+    ids=str,
+)
+def test_what_nobody_runs_says_what_is_in_the_way_of_who_came_nearest(
+    widths: tuple[int, ...], changes: dict[str, Any], words: str
+) -> None:
+    found = launch_plan._chosen(network(*widths, **changes), CARDS["h200"], False)
+    assert words in str(found)
 
 
 def network(*widths: int, **changes: Any) -> TrainedNetwork:

@@ -13,7 +13,7 @@ import warpfit as wf
 from conftest import on_emulator
 from support.fake_nccl import Card, open_cards
 from support.one_launch import ADAPTIVE, activated, data
-from support.training import assert_same_weights, mlp, sgd
+from support.training import Writing, assert_same_weights, mlp, sgd
 from warpfit import nn
 from warpfit.backends.cuda import jit, runtime
 from warpfit.errors import ConfigError, DeviceError
@@ -124,12 +124,7 @@ def test_validation_within_the_launch_and_a_rule_between_launches() -> None:
 
 @pytest.mark.usefixtures("cards")
 def test_what_a_callback_writes_reaches_all_cards() -> None:
-    class Writes(wf.Callback):
-        def on_epoch_end(self, run: Any) -> None:
-            bias = run.state.parameters["0.bias"]
-            run.ops.assign(bias, run.ops.asarray(np.full(bias.shape, 3, np.float32)))
-
-    expected, found = (fit(mlp(*SIZES), on, callbacks=[Writes()]) for on in ("cuda:0", CARDS))
+    expected, found = (fit(mlp(*SIZES), on, callbacks=[Writing()]) for on in ("cuda:0", CARDS))
     np.testing.assert_allclose(found.step_losses, expected.step_losses, **CLOSE)
 
 

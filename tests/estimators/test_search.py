@@ -28,6 +28,7 @@ from sklearn.model_selection import (
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
 
+from support.searches import assert_same_search
 from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
 from warpfit.errors import ConfigError, DeviceError
@@ -53,21 +54,6 @@ def one_thread() -> Iterator[None]:
     """Give scikit-learn's search as many BLAS threads as ours has."""
     with threadpool_limits(limits=1, user_api="blas"):
         yield
-
-
-def assert_same_search(ours: Any, theirs: Any) -> None:
-    """Assert that two searches hold the same, to the bit, but for times."""
-    assert list(ours.cv_results_) == list(theirs.cv_results_)
-    for key, values in theirs.cv_results_.items():
-        assert len(ours.cv_results_[key]) == len(values)
-        if "time" not in key:
-            np.testing.assert_array_equal(ours.cv_results_[key], values, err_msg=key)
-    fitted = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
-    assert fitted | {"place_"} == {
-        name for name in vars(ours) if name.endswith("_") and not name.startswith("_")
-    }
-    for name in ("best_index_", "best_params_", "best_score_", "n_splits_", "multimetric_"):
-        assert getattr(ours, name, None) == getattr(theirs, name, None)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
@@ -290,7 +276,7 @@ def test_ctrl_c_ends_the_search() -> None:
 
 def test_other_estimators_are_scikit_learns_business() -> None:
     with pytest.raises(
-        ConfigError, match="expected warpfit's MLPClassifier or MLPRegressor, got Ridge"
+        ConfigError, match="expected one of warpfit's classifiers or regressors, got Ridge"
     ):
         SweepCV(Ridge(), {"alpha": [1]}).fit(X, Y)
 

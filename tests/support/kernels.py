@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from warpfit.backends.cuda.variants import all_variants, modules_with_kernels
+from kernel_variants import MODULES, all_variants, variants_of
 
-__all__ = ["MODULES", "VARIANTS"]
+__all__ = ["MODULES", "VARIANTS", "variants_of"]
 
-MODULES = modules_with_kernels()
 VARIANTS = all_variants()

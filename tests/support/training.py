@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit import Callback, nn, optim
+from warpfit import Callback, Run, nn, optim
 from warpfit.nn import Module
 
 Numbers = npt.NDArray[Any]
@@ -88,6 +88,18 @@ def unchanged(model: Module, optimizer: optim.base.Optimizer) -> Iterator[None]:
     yield
     after = model.state_dict(), optimizer.state_dict()
     np.testing.assert_equal(after, before)
+
+
+class Writing(Callback):
+    """Writes into all that a run has after each epoch."""
+
+    def on_epoch_end(self, run: Run) -> None:
+        state, ops = run.state, run.ops
+        for arrays in (state.arrays, *state.slots.values()):
+            for array in arrays.values():
+                ops.assign(array, ops.binary("mul", array, 0.9))
+        state.step += 3
+        run.scale_lr(0.5)
 
 
 class InterruptAt(Callback):

@@ -169,22 +169,23 @@ def test_a_thread_with_its_own_stream_has_its_own_counters(kernel_runtime: Any) 
     assert [*ops._arrivals.values()] == [shared]  # the other's went with its stream
 
 
-class Breaking(wf.Callback):
-    """Does what Ctrl-C does, in the first network's first epoch."""
-
-    needs_run = False
-
-    def on_epoch_end(self, run: Any) -> None:
-        if run.plan.optimizer.lr.rate(None) == 0.1:  # the first one's
-            raise KeyboardInterrupt
-
-
 def test_after_ctrl_c_those_at_work_are_interrupted_and_no_more_begin(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = begun_and_done(monkeypatch)
+
+    class Breaking(wf.Callback):
+        """Does what Ctrl-C does, once two networks are at work."""
+
+        needs_run = False
+
+        def on_epoch_end(self, run: Any) -> None:
+            if len(told) == 2:
+                raise KeyboardInterrupt
+
     monkeypatch.setattr(side_by_side, "MOST_AT_ONCE", 2)
-    found = sweep(cuda, {"lr": [0.1, 0.2, 0.3]}, callbacks=[Breaking()], epochs=5)
+    # Neither is done before the other has begun.
+    found = sweep(cuda, {"lr": [0.1, 0.2, 0.3]}, callbacks=[Breaking()], epochs=10_000)
     assert found.interrupted
     assert found.counts() == {"interrupted": 2, "not started": 1}
     assert len(told) == 4

@@ -100,6 +100,8 @@ def test_text_where_all_cells_were_missing_is_unknown() -> None:
         (pd.array([True, False] * 10, dtype="boolean"), [False, True]),
         (pd.Series(["b", "a"] * 10, dtype="string"), ["a", "b"]),
         (pd.Categorical(["b", "a"] * 10), ["a", "b"]),
+        (pd.Series([2, 1] * 10, dtype=object), [1, 2]),
+        (np.array([True, False] * 10, dtype=object), [False, True]),
         (np.zeros(ROWS), [0.0]),
         (pd.Series(Y, index=range(100, 100 + ROWS)), [0, 1]),
     ],
@@ -146,6 +148,11 @@ def test_frames_of_polars_of_every_kind() -> None:
         (table(x=None, t=None), "expected a column with a cell that is not missing"),
         (pd.concat([table(), table()], axis=1), "names of their own, got 'x' 2 times"),
         (np.ma.masked_array(np.ones((ROWS, 2)), True), "expected X without masked values"),
+        ("table.csv", "a frame or rows of cells, got a str; pandas.read_csv reads a file"),
+        (
+            {"x": [1.0] * ROWS},
+            "a frame or rows of cells, got a dict; pandas.DataFrame makes one",
+        ),
     ],
 )
 def test_refuses_frames(frame: Any, message: str) -> None:
@@ -159,7 +166,6 @@ def test_refuses_frames(frame: Any, message: str) -> None:
         (table()[:0], "0 sample"),
         (table()["x"], "Expected a 2-dimensional container"),
         (table()["x"].to_numpy(), "Expected 2D array"),
-        ("table.csv", "Expected 2D array"),
         (None, "Expected 2D array"),
         (sparse.eye(ROWS, format="csr"), "dense data is required"),
     ],
@@ -192,11 +198,15 @@ def test_refuses_to_predict(frame: Any, message: str) -> None:
     ("kind", "y", "message"),
     [
         (TabularClassifier, [None, "a"] * 10, "expected a class in each row, got a missing one"),
+        (TabularClassifier, pd.Series(["a", pd.NA] * 10, dtype="string"), "a missing one in row 2"),
+        (TabularClassifier, np.array([1, "a"] * 10, object), "of one kind, got 1 besides 'a'"),
         (TabularClassifier, [np.nan, 1.0] * 10, "y contains NaN"),
         (TabularClassifier, np.linspace(0, 1, ROWS), "Unknown label type: continuous"),
         (TabularClassifier, np.zeros((ROWS, 2)), "y should be a 1d array"),
         (TabularRegressor, np.linspace(-1e300, 1e300, ROWS), "whose squares float64 holds"),
         (TabularRegressor, ["a"] * ROWS, "could not convert string to float"),
+        (TabularRegressor, DAYS, "expected targets that are numbers, got datetime64"),
+        (TabularRegressor, DAYS - DAYS[0], "expected targets that are numbers, got timedelta64"),
         (TabularRegressor, Y[:5], "inconsistent numbers of samples"),
     ],
 )

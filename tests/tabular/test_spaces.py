@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import GridSearchCV, ParameterSampler, RandomizedSearchCV
+from sklearn.model_selection import ParameterSampler
 
 import warpfit as wf
 from warpfit.errors import ConfigError
@@ -42,27 +42,6 @@ def test_the_space_of_tabm() -> None:
         assert {len(set(each["hidden_layer_sizes"])) for each in drawn} == {1}
         assert {len(each["hidden_layer_sizes"]) for each in drawn} == {2, 3, 4, 5}
         assert drawn[0].keys() <= wf.TabularRegressor().get_params().keys()
-
-
-def test_searches_of_scikit_learn() -> None:
-    frame, y = table()
-    space = wf.tabular.search_space("realmlp")
-    small = {"hidden_layer_sizes": [(8,), (4, 4)]}
-    search = RandomizedSearchCV(
-        wf.TabularClassifier(**TINY), {**space, **small}, n_iter=3, cv=2, random_state=0
-    )
-    search.fit(frame, y)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    assert set(search.best_params_) == set(space)
-    grid = GridSearchCV(wf.TabularRegressor(**TINY, hidden_layer_sizes=8), {"lr": [0.1]}, cv=2)
-    assert grid.fit(frame, frame["x"]).predict(frame).shape == (40,)
-
-
-def test_searches_of_ours_say_what_takes_tables() -> None:
-    frame, y = table()
-    search = wf.RandomizedSweepCV(wf.TabularClassifier(**TINY), wf.tabular.search_space(), n_iter=1)
-    with pytest.raises(ConfigError, match="got TabularClassifier; scikit-learn's GridSearchCV and"):
-        search.fit(frame, y)
 
 
 def test_refuses_unknown_ones() -> None:

@@ -128,6 +128,9 @@ def test_what_cannot_be_written_is_refused(path: Path) -> None:
     days = np.array(["2026-01-01", "2026-01-02", "2026-01-03"], "M8[D]")[LABELS]
     with pytest.raises(ConfigError, match="classes that are numbers or strings, got dtype datetim"):
         TabularClassifier(**FEW).fit(people(), days).save(path)
+    model = TabularRegressor(**FEW).fit(people(), LABELS)
+    with pytest.raises(ConfigError, match="The 'lr' parameter of TabularRegressor must be a float"):
+        model.set_params(lr=-1).save(path)  # which `load` would refuse
     assert not path.exists()
 
 

@@ -13,6 +13,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from warpfit import TabularClassifier, TabularRegressor
 from warpfit.errors import ConfigError
+from warpfit.tabular.parameters import settings_of
 
 METHODS = ("tabm", "tabm_ple")
 FAST: dict[str, Any] = {
@@ -131,7 +132,7 @@ def test_folds() -> None:
 
 
 def test_what_the_methods_choose() -> None:
-    plain, embedded = (TabularClassifier(method)._settings() for method in METHODS)
+    plain, embedded = (settings_of(TabularClassifier(method)) for method in METHODS)
     assert plain["hidden_layer_sizes"] == (512, 512, 512)
     assert embedded["hidden_layer_sizes"] == (512, 512)
     for settings in (plain, embedded):

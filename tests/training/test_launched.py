@@ -64,7 +64,9 @@ def test_a_file_of_another_users_is_not_believed(
         SocketCommunicator(Launched(1, 2, 1, meeting, True))
 
 
-def test_each_process_has_the_numbers_of_one_device(tmp_path: Path) -> None:
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("as_torchrun", [False, True])
+def test_each_process_has_the_numbers_of_one_device(tmp_path: Path, as_torchrun: bool) -> None:
     x, y = blobs(61, dtype="float64")
     model = mlp(6, 8, 3, dtype="float64")
     asked: dict[str, Any] = {"epochs": 4, "batch_size": 16, "seed": 5, "verbose": False}
@@ -79,7 +81,7 @@ assert arrays[3].tolist() == [[0, 0], [6, 0], [0, 6]]
 assert ranks.exchange(rank) == [0, 1, 2] and ranks.share(rank) == 0
 ranks.barrier()
 """
-    others = outcomes(launch(tmp_path, PROGRAM + sums + FIT, 3))
+    others = outcomes(launch(tmp_path, PROGRAM + sums + FIT, 3, as_torchrun=as_torchrun))
     assert [code for code, *_ in others] == [0] * 3, others
     assert len({out for _, out, _ in others}) == 1
     weights, losses = json.loads(others[0][1])
@@ -115,7 +117,7 @@ def test_what_one_process_is_refused_ends_all(
     assert second[2] == f"warpfit.errors.{own}"
 
 
-@pytest.mark.parametrize("end", ["kill", "raise", "exit"])
+@pytest.mark.parametrize("end", ["kill", "raise", "exit", "interrupt"])
 def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
     ending = f"""
 from warpfit.errors import DataError
@@ -126,6 +128,8 @@ class Ending(wf.Callback):
             if {end!r} == "raise":
                 raise DataError("a callback raised it")
             print("reached", flush=True)
+            if {end!r} == "interrupt":
+                raise KeyboardInterrupt
             time.sleep(0 if {end!r} == "exit" else 60)
             raise SystemExit(4)
 
@@ -142,6 +146,7 @@ callbacks = [Ending()]
     assert time.monotonic() - began < 10 + 20 * (end != "kill")
     assert not out
     says = {"raise": "DataError: a callback raised it", "exit": "SystemExit: 4"}
+    says["interrupt"] = "KeyboardInterrupt"
     assert (
         error
         == f"warpfit.errors.DeviceError: rank 0 of 2: {says.get(end, 'its process has ended')}"

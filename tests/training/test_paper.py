@@ -60,7 +60,7 @@ def test_the_usual_forms_are_for_every_architecture() -> None:
 
 def test_a_form_that_no_card_takes_is_an_error_and_others_are_left_out() -> None:
     wide, small = {"hidden": "4096,4096"}, {"hidden": "32"}
-    with pytest.raises(ConfigError, match="bytes of weights"):
+    with pytest.raises(ConfigError, match="bytes of shared memory for a tile of each layer"):
         paper.kernels_on_paper([wide], "sm_90")
     assert paper.kernels_on_paper([wide, small], "sm_90") == paper.kernels_on_paper(
         [small], "sm_90"

@@ -13,14 +13,14 @@ import pytest
 
 import warpfit as wf
 from support.mpi import mpiexec, with_mpi
-from support.training import adam, blobs, mlp
+from support.training import Writing, adam, blobs, mlp
 
 pytestmark = with_mpi
 
 PROGRAM = """
 import json
 import warpfit as wf
-from support.training import adam, blobs, mlp
+from support.training import Writing, adam, blobs, mlp
 from warpfit.backends.numpy.processes import processes
 
 x, y = blobs(61, dtype="float64")
@@ -53,13 +53,16 @@ def test_each_process_begins_with_rank_0s_numbers_and_has_those_of_one_device(
 ) -> None:
     x, y = blobs(61, dtype="float64")
     model = mlp(6, 8, 3, dtype="float64")
+    optimizer = adam(model)
     asked: dict[str, Any] = {"epochs": 4, "batch_size": 16, "seed": 5, "verbose": False}
-    expected = wf.fit(model, x, y, optimizer=adam(model), device="cpu", **asked)
+    asked |= {"callbacks": [wf.EarlyStopping(), Writing()], "validation_data": (x, y)}
+    expected = wf.fit(model, x, y, optimizer=optimizer, device="cpu", **asked)
     others = """
 def share_right(y, predicted):
     return (y == predicted).mean()
 
 metrics = [share_right]
+callbacks += [Writing()]
 for parameter in model.parameters() if rank else ():
     parameter.data += 0.1
 """
@@ -72,7 +75,7 @@ for parameter in model.parameters() if rank else ():
     assert ranks[0] == ranks[1]
     weights, losses, (shares,), steps = ranks[0]
     np.testing.assert_allclose(losses, expected["loss"], rtol=1e-11)
-    assert (len(shares), steps) == (4, 16)
+    assert (len(shares), steps) == (4, optimizer.step_count)
     for name, array in model.state_dict().items():
         np.testing.assert_allclose(weights[name], array, rtol=1e-9, atol=1e-12)
 

@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
+from support.training import (
+    InterruptAt,
+    Taped,
+    Writing,
+    adam,
+    assert_same_weights,
+    blobs,
+    mlp,
+    sgd,
+)
 from warpfit import losses, nn, optim
+from warpfit.backends.numpy import NumpyBackend
+from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.engines import parts
 from warpfit.errors import ConfigError, DataError, DivergedError
 
@@ -139,6 +150,19 @@ def test_a_last_batch_that_leaves_some_ranks_without_rows(num_rows: int) -> None
     assert_like_one_device(small, x[:num_rows], y[:num_rows])
 
 
+def test_each_rank_gathers_its_own_rows_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    gather = NumpyBackend.gather_rows
+
+    def noting(ops: Any, array: Any, rows: Any, *given: Any) -> Any:
+        taken.extend(rows.tolist())
+        return gather(ops, array, rows, *given)
+
+    monkeypatch.setattr(NumpyBackend, "gather_rows", noting)
+    fit(small(), *blobs(NUM_ROWS, dtype="float64"), 3, epochs=1)
+    assert sorted(taken) == sorted(2 * [*range(NUM_ROWS)])  # of x and y
+
+
 def test_rows_in_their_order_and_one_batch_of_all() -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
     assert_like_one_device(small, x, y, shuffle=False, batch_size=500)
@@ -229,6 +253,7 @@ def test_the_plan_says_who_trains() -> None:
     plan = fit(small(), x, y, 3).plan
     assert (plan.device, plan.devices, plan.num_ranks) == ("cpu", ("cpu",) * 3, 3)
     assert "3 ranks share each batch" in plan.reason
+    assert plan.bytes < fit(small(), x, y, 1).plan.bytes
 
 
 class Watching(wf.Callback):
@@ -257,6 +282,41 @@ def test_callbacks_are_called_once_by_the_thread_that_asked() -> None:
     assert watching.threads == {threading.get_ident()}
     assert watching.losses == history["loss"]
     assert not [thread for thread in threading.enumerate() if "_follow" in thread.name]
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer"),
+    [(small, adam), (batch_normed, lambda model: sgd(model, momentum=0.9))],
+)
+def test_what_a_callback_writes_is_for_all_ranks(make: Any, optimizer: Any) -> None:
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    assert_like_one_device(make, x, y, optimizer, callbacks=[Writing()])
+
+
+def test_what_stops_a_run_and_what_is_best_is_of_the_run_that_callbacks_change() -> None:
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    stopping = wf.EarlyStopping("val_loss", patience=1)
+    callbacks = {"callbacks": [Writing(), stopping], "validation_data": (x[:20], y[:20])}
+    assert_like_one_device(small, x, y, adam, epochs=9, **callbacks)
+    assert stopping.best_epoch == 2
+
+
+def test_states_are_sent_only_where_a_callback_of_the_users_may_have_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    broadcast = ThreadCommunicator.broadcast
+    monkeypatch.setattr(
+        ThreadCommunicator,
+        "broadcast",
+        lambda ranks, arrays: (sent.append(ranks.rank), broadcast(ranks, arrays))[1],
+    )
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    settings: dict[str, Any] = {"validation_data": (x, y), "verbose": True}
+    fit(small(), x, y, 2, callbacks=[wf.EarlyStopping(patience=9)], **settings)
+    assert sorted(sent) == [0, 1]
+    fit(small(), x, y, 2, callbacks=[Writing()])
+    assert sorted(sent) == [0] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (1, 8), (3, 0)])

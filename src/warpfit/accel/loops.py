@@ -81,9 +81,7 @@ def _is_of_perceptrons(task: Any) -> bool:
 
 
 def _caller(frame: FrameType) -> str:
-    """Return who loops: an estimator, by its class, or a function of scikit-learn, the one that
-    was called first.
-    """
+    """Return who loops, the first that was called: an estimator's class, or a function."""
     if (estimator := frame.f_locals.get("self")) is not None:
         return type(estimator).__name__
     name, above = frame.f_code.co_name, frame.f_back

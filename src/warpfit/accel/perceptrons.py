@@ -27,9 +27,7 @@ _WAITING: ContextVar[list[Fit] | None] = ContextVar("waiting", default=None)
 
 
 def fit_by(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of scikit-learn's `_fit`, which goes on to that for what we cannot
-    do.
-    """
+    """Return the replacement of scikit-learn's `_fit`, which leaves to it what we cannot do."""
 
     @wraps(original)
     def _fit(
@@ -53,9 +51,7 @@ def fit_by(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def outputs_by(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of scikit-learn's `_forward_pass_fast`: many rows are predicted on a
-    GPU.
-    """
+    """Return the replacement of scikit-learn's `_forward_pass_fast`: a GPU predicts many rows."""
 
     @wraps(original)
     def _forward_pass_fast(self: Any, X: Any, check_input: bool = True) -> Any:
@@ -198,9 +194,7 @@ class Fit:
 
 
 def _why_not_in_parts(theirs: Any, X: Any) -> str:
-    """Return why a partial fit is scikit-learn's: on the CPU an epoch takes less time than what is
-    around it.
-    """
+    """Return why a partial fit is scikit-learn's: on the CPU what surrounds an epoch is longer."""
     from warpfit.training.place import place_of
 
     shape: Any = getattr(X, "shape", ())

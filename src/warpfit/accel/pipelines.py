@@ -167,9 +167,7 @@ def _stacked(calls: Sequence[Call], groups: Sequence[tuple[Made, list[int]]]) ->
 
 
 def _of_one(made: Made, num_members: int) -> Made:
-    """Return what was made for one of several calls, without the rows and with its part of the
-    time.
-    """
+    """Return what was made for one of several calls, without rows, with its part of the time."""
     empty = np.empty(0), np.empty(0)
     seconds = made.fit_seconds / num_members, made.transform_seconds / num_members
     return Made(made.transformers, made.perceptron, empty, empty, *seconds)

@@ -137,9 +137,7 @@ def _fitted(fits: Fits, workers: Workers | None, num_processes: int) -> tuple[st
 
 
 def _check_candidates(calls: Sequence[Task]) -> None:
-    """Raise what scikit-learn's estimator does at parameters that it refuses: ours may take
-    them.
-    """
+    """Raise what scikit-learn's estimator does at parameters it refuses: ours may take them."""
     seen: dict[int, Any] = {id(call["parameters"]): call["parameters"] for call in calls}
     for parameters in seen.values():
         candidate = clone(calls[0]["estimator"])

@@ -1,3 +1,1 @@
-"""Programs built on warpfit: the ladder, the playground, and the demo notebook. Nothing below
-imports them.
-"""
+"""Programs built on warpfit, which nothing below imports: ladder, playground, demo notebook."""

@@ -70,7 +70,6 @@ def _pullback(*derivatives: Derivative) -> Pullback:
 
 
 # -- arithmetic
-# ----------------------------------------------------------------------------------------------
 
 
 def add(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -109,9 +108,7 @@ def div(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def pow(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b is 0; db = dy · y · log a, 0 where a is 0 and b at
-    least 0.
-    """
+    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b = 0; db = dy · y · log a, 0 where a = 0 and b ≥ 0."""
     y = ops.binary("pow", a, b)
 
     def to_a(dy: Array) -> Array:
@@ -152,9 +149,7 @@ def maximum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def minimum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b; dy goes to the smaller, half of it to each where they are
-    equal.
-    """
+    """y = the smaller of a and b; dy goes to the smaller, half to each where they are equal."""
     return _larger("minimum", ops, a, b)
 
 
@@ -168,7 +163,6 @@ def where(ops: Backend, a: Array, b: Array, *, condition: Array) -> tuple[Array,
 
 
 # -- functions of one array
-# ----------------------------------------------------------------------------------
 
 
 def exp(ops: Backend, x: Array) -> tuple[Array, Pullback]:
@@ -231,7 +225,6 @@ def log_softmax(ops: Backend, x: Array) -> tuple[Array, Pullback]:
 
 
 # -- products
-# ------------------------------------------------------------------------------------------------
 
 
 def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
@@ -264,7 +257,6 @@ def matmul(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 # -- reductions
-# ----------------------------------------------------------------------------------------------
 
 
 def _kept_shape(shape: Shape, axis: Axis) -> Shape:
@@ -332,7 +324,6 @@ def min(
 
 
 # -- moving elements
-# -----------------------------------------------------------------------------------------
 
 
 def reshape(ops: Backend, x: Array, *, shape: Shape) -> tuple[Array, Pullback]:

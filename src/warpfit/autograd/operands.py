@@ -13,9 +13,7 @@ from warpfit.errors import ShapeError
 
 
 def values_of(ops: Backend, value: Any, dtype: str) -> Array:
-    """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided
-    by 255.
-    """
+    """Return a number or an array as `dtype`; uint8 is not divided by 255 here."""
     # Converted where it lives: a number on its way to a GPU costs one upload then, and no kernel.
     home = home_of(value)
     array = home.asarray(value)
@@ -25,9 +23,7 @@ def values_of(ops: Backend, value: Any, dtype: str) -> Array:
 
 
 def sizes(op: str, numbers: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple, or raise
-    ShapeError.
-    """
+    """Return what was given as ``f(2, 3)`` or ``f((2, 3))`` as one tuple, or raise ShapeError."""
     return as_integers(f"{op}: sizes or axes", numbers[0] if len(numbers) == 1 else numbers)
 
 

@@ -56,9 +56,7 @@ class Node:
             self._pullback = pullback
 
     def _flow_back(self, gradient: Array) -> None:
-        """Add this node's gradient, times the derivative, to ``grad`` of all that it was made
-        from.
-        """
+        """Add this node's gradient, times the derivative, to ``grad`` of all it was made from."""
         gradients = {id(self): gradient}
         for node in self._made_from():
             arrived = gradients.pop(id(node), None)

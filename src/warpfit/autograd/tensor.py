@@ -68,7 +68,6 @@ class Tensor(WithHints, Node):
         self.requires_grad = requires_grad
 
     # -- what it is
-    # --------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,9 +104,7 @@ class Tensor(WithHints, Node):
         return self._ops.to_numpy(self.data)
 
     def item(self) -> float:
-        """Return the one element as a Python number, or raise ShapeError if there is not exactly
-        one.
-        """
+        """Return the one element as a Python number, or raise ShapeError if there is not one."""
         if self.size != 1:
             raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
         return self.numpy().item()
@@ -146,7 +143,6 @@ class Tensor(WithHints, Node):
         return f"{name}({values}, dtype={self.dtype}{device}{gradient})"
 
     # -- operators
-    # ---------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Tensor:
         return apply(formulas.add, self, other)
@@ -208,7 +204,6 @@ class Tensor(WithHints, Node):
         return self._ops.binary(name, a.data, b.data)
 
     # -- functions
-    # ---------------------------------------------------------------------------------------
 
     def abs(self) -> Tensor:
         """Return |x|."""
@@ -247,15 +242,11 @@ class Tensor(WithHints, Node):
         return self._reduced(formulas.mean, axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the largest entry over an axis, several, or all (None); equal entries share the
-        gradient.
-        """
+        """Return the largest entry over axes, or all (None); equal ones share the gradient."""
         return self._reduced(formulas.max, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest entry over an axis, several, or all (None); equal entries share the
-        gradient.
-        """
+        """Return the smallest entry over axes, or all (None); equal ones share the gradient."""
         return self._reduced(formulas.min, axis, keepdims)
 
     def _reduced(self, formula: Formula, axis: Axis, keepdims: bool) -> Tensor:
@@ -266,16 +257,13 @@ class Tensor(WithHints, Node):
         return apply(formula, self, axis=axis, keepdims=keepdims)
 
     # -- shapes
-    # ------------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, given as sizes or one tuple; one size may be -1."""
         return apply(formulas.reshape, self, shape=sizes("reshape", shape))
 
     def flatten(self, start_axis: int = 0) -> Tensor:
-        """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps
-        the batch.
-        """
+        """Return a tensor with axes from `start_axis` on joined; ``flatten(1)`` keeps the batch."""
         check_axis("flatten", start_axis)
         if not 0 <= start_axis <= self.ndim:
             raise ShapeError(f"flatten: expected start_axis in [0, {self.ndim}], got {start_axis}")
@@ -304,9 +292,7 @@ class Tensor(WithHints, Node):
         return self.reshape(self.shape[:place] + self.shape[place + 1 :])
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Return a tensor with its axes in another order, given as numbers or one tuple; reversed
-        if none.
-        """
+        """Return a tensor with axes in another order, as numbers or one tuple; reversed if none."""
         return apply(formulas.transpose, self, axes=sizes("transpose", axes) if axes else None)
 
     @property
@@ -315,15 +301,11 @@ class Tensor(WithHints, Node):
         return self.transpose()
 
     def expand(self, *shape: Any) -> Tensor:
-        """Return the tensor repeated to a shape that it broadcasts to, given as sizes or one
-        tuple.
-        """
+        """Return the tensor repeated to a shape it broadcasts to, given as sizes or one tuple."""
         return apply(formulas.broadcast_to, self, shape=sizes("expand", shape))
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays, as in
-        NumPy.
-        """
+        """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays."""
         try:
             return apply(formulas.index, self, index=index)
         except WarpfitError:
@@ -335,7 +317,6 @@ class Tensor(WithHints, Node):
             ) from None
 
     # -- gradients
-    # ---------------------------------------------------------------------------------------
 
     def backward(self, gradient: Array | None = None) -> None:
         """Add this tensor's derivative to ``grad`` of every tensor that it was made from.

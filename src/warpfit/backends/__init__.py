@@ -76,9 +76,7 @@ def preferred_device() -> str:
 
 
 def check_device_name(device: Any, origin: str = "device") -> None:
-    """Raise ConfigError unless it can be the name of a device, which need not be on this
-    machine.
-    """
+    """Raise ConfigError unless it can name a device, which need not be on this machine."""
     is_known = isinstance(device, str) and device in ("auto", "cpu")
     if isinstance(device, str) and device in (ALL_CARDS, *PROCESSES):
         raise ConfigError(
@@ -122,9 +120,7 @@ _EXPECTS_NONE: ContextVar[bool] = ContextVar("expects_none", default=False)
 
 @contextmanager
 def expecting_no_device() -> Iterator[None]:
-    """Let device 'auto' be the CPU without a warning in this block, whose caller asked for no
-    GPU.
-    """
+    """Let 'auto' be the CPU without a warning in this block, whose caller asked for no GPU."""
     token = _EXPECTS_NONE.set(True)
     try:
         yield
@@ -246,9 +242,7 @@ def of(*arrays: Any) -> Backend:
 
 
 def is_device_array(value: Any) -> bool:
-    """Whether a value is an array of ours on a device; known by its name, so that the CUDA backend
-    need not load.
-    """
+    """Whether a value is an array of ours on a device, by its name: that backend need not load."""
     return type(value).__name__ == "DeviceArray"
 
 

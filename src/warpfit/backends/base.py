@@ -122,9 +122,7 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
     loss_scale: float = 1.0
 
     def compile_ahead(self, kernels: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Begin to compile kernels, by name and defines, that operations are about to ask for;
-        nothing where there are none.
-        """
+        """Begin to compile kernels, by name and defines, that are about to be asked for."""
 
     def rehearse(self, key: Hashable, function: Callable[[Any], Any]) -> None:
         """Begin to compile the kernels that a function of a backend asks for, which compute nothing
@@ -139,7 +137,6 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         return nullcontext()
 
     # -- arrays
-    # ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
@@ -183,9 +180,7 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     @abstractmethod
     def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
-        """Write every source into the target at its place, of the same shape and another float
-        dtype.
-        """
+        """Write each source into the target at its place, of one shape and another float dtype."""
 
     def keep_copies(self, parameters: Sequence[Array], copies: Sequence[Array]) -> bool:
         """Let updates of float32 parameters also write their copies in half precision; return
@@ -249,9 +244,7 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
 
     @abstractmethod
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
-        """Return ``x[rows]`` as `dtype`: x (N, ...), rows (M,) int64; uint8 to float divides by
-        255.
-        """
+        """Return ``x[rows]`` as `dtype`: x (N, ...), rows (M,) int64; uint8 becomes x / 255."""
 
     @abstractmethod
     def record_step(
@@ -263,12 +256,9 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
-        """Write (loss + penalty, weight, correct) to row `idx` of record (steps, 3) float64; None
-        counts as 0.
-        """
+        """Write (loss + penalty, weight, correct), None as 0, to row `idx` of record (steps, 3)."""
 
     # -- dense
-    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def matmul(
@@ -313,7 +303,6 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         """Return the sum over rows: x (M, N) → (N,)."""
 
     # -- activations
-    # -------------------------------------------------------------------------------------
 
     @abstractmethod
     def activation_forward(
@@ -331,14 +320,10 @@ class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, El
         *,
         plus: Array | None = None,
     ) -> Array:
-        """Return (dy + plus) · f'(z), plus None being 0; z may be None unless
-        ``activation.needs_input``.
-        """
+        """Return (dy + plus) · f'(z), plus None being 0; z may be None unless f needs its input."""
 
     def bias_gradient(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
-        """Return the sum of `activation_backward` over all axes but the last, for those who need no
-        other gradient.
-        """
+        """Return `activation_backward` summed over all axes but the last, alone."""
         dz = dy if activation == IDENTITY else self.activation_backward(activation, dy, y, z)
         return self.sum_columns(self.reshape(dz, (prod(dz.shape[:-1]), dz.shape[-1])))
 

@@ -59,9 +59,7 @@ def check_same_shape(op: str, a: Array, b: Array) -> None:
 
 
 def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> None:
-    """Raise unless every group has as many arrays, of the first group's shapes and of float dtypes,
-    or of one.
-    """
+    """Raise unless groups have arrays of the first's shapes, of float dtypes, or of one."""
     if len({len(arrays) for arrays in groups}) > 1:
         raise ShapeError(
             f"{op}: expected as many arrays in each list, got {[len(arrays) for arrays in groups]}"
@@ -97,9 +95,7 @@ def check_matrix_update(
 def check_activation_backward(
     op: str, activation: Activation, dy: Array, y: Array, z: Array | None
 ) -> None:
-    """Raise unless dy, y, and z if the derivative needs it, have one shape, and all of them one
-    float dtype.
-    """
+    """Raise unless dy, y, and z if the derivative needs it, have one shape and one float dtype."""
     check_float(op, dy, y, z)
     check_same_shape(op, dy, y)
     if activation.needs_input:
@@ -118,9 +114,7 @@ def check_matrix(op: str, x: Array) -> None:
 def check_prediction(
     op: str, prediction: Array, target: Array, sample_weight: Array | None
 ) -> None:
-    """Raise unless prediction and target are (M, ...), sample_weight (M,) or None, all of one float
-    dtype.
-    """
+    """Raise unless prediction and target are (M, ...), sample_weight (M,), of one float dtype."""
     check_float(op, prediction, target, sample_weight)
     check_same_shape(op, prediction, target)
     if prediction.ndim == 0:
@@ -131,9 +125,7 @@ def check_prediction(
 def check_element_loss(
     op: str, prediction: Array, target: Array, terms: LossTerms, sample_weight: Array | None
 ) -> None:
-    """Raise unless terms are those of a loss of numbers, and operands as `check_prediction` wants
-    them.
-    """
+    """Raise unless terms are those of a loss of numbers, or as `check_prediction`."""
     check_choice(f"{op}: a loss", terms.name, ELEMENT_LOSSES)
     check_prediction(op, prediction, target, sample_weight)
 
@@ -150,9 +142,7 @@ def check_labels(op: str, logits: Array, labels: Array) -> None:
 def check_cross_entropy(
     op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
 ) -> None:
-    """Raise as `check_labels`, and unless class_weight is (C,) and sample_weight (M,), of logits'
-    float dtype.
-    """
+    """Raise as `check_labels`, or unless class_weight is (C,), sample_weight (M,), as floats."""
     check_float(op, logits, class_weight, sample_weight)
     check_labels(op, logits, labels)
     check_shape(op, "class_weight", class_weight, logits.shape[1:])
@@ -160,9 +150,7 @@ def check_cross_entropy(
 
 
 def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> None:
-    """Raise ShapeError or DTypeError unless op(a) @ op(b) is a product of two matrices of one float
-    dtype.
-    """
+    """Raise unless op(a) @ op(b) is a product of two matrices of one float dtype."""
     check_float("matmul", a, b)
     if a.ndim != 2 or b.ndim != 2:
         raise ShapeError(f"matmul: expected two matrices, got shapes {a.shape} and {b.shape}")
@@ -201,9 +189,7 @@ def check_joint(
 
 
 def check_linear_backward(dz: Array, x: Array, w: Array, x_activation: Activation) -> None:
-    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N), ConfigError if f
-    needs its input.
-    """
+    """Raise unless dz is (M, N), x (M, K) and w (K, N), and f does without its input."""
     check_joint("linear_backward", x, x.shape, x_activation)
     check_matmul(x, dz, True, False)
     check_float("linear_backward", dz, w)
@@ -232,9 +218,7 @@ def check_broadcast(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_axis(op: str, axis: int, ndim: int) -> int:
-    """Return an axis counted from the first, or raise ShapeError, in NumPy's words, if there is no
-    such axis.
-    """
+    """Return an axis counted from the first, or raise ShapeError, in NumPy's words."""
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{op}: axis {axis} is out of bounds for an array of {ndim} axes")
     return axis % ndim
@@ -328,9 +312,7 @@ def check_pool2d_backward(
     padding: Pair,
     indices: Array | None = None,
 ) -> Pair:
-    """Return (OH, OW) for dy (M, OH, OW, C) and unsigned indices of its shape, or raise, as
-    `check_pool2d` too.
-    """
+    """Return (OH, OW) for dy (M, OH, OW, C) and unsigned indices of its shape, or raise."""
     check_float(op, dy)
     num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
     check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
@@ -341,9 +323,7 @@ def check_pool2d_backward(
 
 
 def check_batch_norm(op: str, x: Array, training: bool, **per_channel: Array | None) -> None:
-    """Raise ShapeError unless x is (..., C), all else (C,), and there is a variance to take in
-    training.
-    """
+    """Raise ShapeError unless x is (..., C), all else (C,), and training has a variance to take."""
     if x.ndim < 2:
         raise ShapeError(f"{op}: expected x of shape (M, C) or (M, H, W, C), got {x.shape}")
     for what, array in per_channel.items():
@@ -359,9 +339,7 @@ def check_batch_norm(op: str, x: Array, training: bool, **per_channel: Array | N
 def check_layer_norm(
     op: str, x: Array, weight: Array | None, bias: Array | None, num_axes: int
 ) -> None:
-    """Raise ShapeError unless x has `num_axes` axes (at least 1), and weight and bias their
-    shape.
-    """
+    """Raise ShapeError unless x has `num_axes` axes or more, and weight and bias their shape."""
     if not 1 <= num_axes <= x.ndim:
         raise ShapeError(
             f"{op}: expected num_axes from 1 to {x.ndim} for x {x.shape}, got {num_axes}"

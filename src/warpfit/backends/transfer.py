@@ -28,16 +28,12 @@ def home_of(value: Any) -> Backend:
 
 
 def device_of(array: Array) -> str:
-    """Return the name of the device that a backend's array lives on: ``'cpu'``, ``'cuda:0'``,
-    ...
-    """
+    """Return the name of the device that an array lives on: ``'cpu'``, ``'cuda:0'``, ..."""
     return str(array.runtime.name) if backends.is_device_array(array) else "cpu"
 
 
 def to_host(value: Any, name: str = "") -> npt.NDArray[Any]:
-    """Return a value on any device as a NumPy array, without a copy if it is on the host. Errors
-    name it.
-    """
+    """Return a value on any device as a NumPy array, uncopied from the host. Errors name it."""
     ops = home_of(value)
     return as_numbers(value, name) if ops.name == "numpy" else ops.to_numpy(ops.asarray(value))
 

@@ -27,9 +27,7 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure on this machine: the suites of a checkout's benchmarks folder, their tables, and
-    comparisons.
-    """
+    """Measure on this machine: suites of a checkout's benchmarks folder, tables, comparisons."""
     script = _folder() / "suite.py"
     done = subprocess.run(
         [sys.executable, str(script), *(arguments or ["list"])], check=False, env=_environment()

@@ -9,11 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import Printer
+from warpfit.cli.options import OF_TRAINING, taking
 from warpfit.errors import ConfigError
 
 ACTIONS = ("show", "clear", "build")
+OF_FORMS = ("hidden", "activation", "optimizer", "batch_size")
 
 
+@taking({name: OF_TRAINING[name] for name in OF_FORMS})
 def cache(
     context: typer.Context,
     action: Annotated[
@@ -23,17 +26,12 @@ def cache(
         str | None,
         typer.Option(metavar="NAME", help="Build for this, such as sm_90, not the first GPU's."),
     ] = None,
-    hidden: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="Build for these widths of hidden layers.")
-    ] = None,
-    activation: Annotated[str | None, typer.Option(metavar="NAME", help="As for train.")] = None,
-    optimizer: Annotated[str | None, typer.Option(metavar="NAME", help="As for train.")] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Rows a step.")] = None,
     rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
     features: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
     outputs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
     ] = None,
+    **_: Any,
 ) -> None:
     """Show how many compiled kernels are kept, and where; or remove them, and what
     $WARPFIT_AUTOTUNE found; or build those that train the usual networks in one launch, or the

@@ -41,9 +41,7 @@ def evaluate(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Say how good a model is: accuracy with recall and precision of each class, or R² and errors;
-    and the loss.
-    """
+    """Say how good a model is: accuracy, recall and precision of classes, or R²; and the loss."""
     from warpfit.training.storage import ESTIMATOR, kind_of
     from warpfit.training.trained import class_scores
 
@@ -95,9 +93,7 @@ def _opened_table(
 def _opened(
     path: str, data: str | None, device: str, *, data_dir: str | None, label_column: str | None
 ) -> tuple[TrainedModel, str, Dataset]:
-    """Return a model, the name of what it is tested on, and that; of a model without a card, `data`
-    tell its inputs.
-    """
+    """Return a model, the name of what it is tested on, and that, which may tell its inputs."""
     from warpfit.training.recipes import open_data
     from warpfit.training.storage import load, load_metadata
     from warpfit.training.trained import ModelCard, load_trained, task_of, trained_for

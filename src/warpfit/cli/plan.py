@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.cli.console import Device, Printer
+from warpfit.cli.options import OF_TRAINING, taking
 from warpfit.errors import ConfigError
-from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
+from warpfit.training.settings import DEFAULT_BATCH, TrainSettings, merged_settings
 
 if TYPE_CHECKING:
     from warpfit.training.on_cards import OnCards
 
+# Of those of `warpfit train` the ones that a launch depends on.
+OF_LAUNCHES = (
+    *("hidden", "activation", "dropout", "optimizer", "momentum", "clip_norm", "loss"),
+    *("batch_size", "precision"),
+)
 
+
+@taking({name: OF_TRAINING[name] for name in OF_LAUNCHES})
 def plan(
-    hidden: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Widths of the hidden layers, or none.")
-    ] = "256",
-    activation: Annotated[
-        str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")
-    ] = "relu",
-    dropout: Annotated[
-        float, typer.Option(metavar="P", help="Share of hidden units dropped while training.")
-    ] = 0.0,
-    optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")
-    ] = "sgd",
-    momentum: Annotated[
-        float | None,
-        typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}."),
-    ] = None,
-    clip_norm: Annotated[
-        float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")
-    ] = 0.0,
-    loss: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{', '.join(LOSSES)}; auto is cross_entropy.")
-    ] = "auto",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="Training rows.")] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")
     ] = 10,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="float16, bfloat16 or float32; auto is float16.")
-    ] = "auto",
-    device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
+    device: Device = "auto",
     card: Annotated[
         str | None,
         typer.Option(
@@ -64,33 +46,36 @@ def plan(
             help="Show what is expected of so many H200s that share each batch, step by step.",
         ),
     ] = None,
+    **flags: Any,
 ) -> None:
     """Show how a network would be trained in one kernel launch, and what it takes."""
-    given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
-    given |= {"momentum": momentum, "clip_norm": clip_norm, "loss": loss, "batch_size": batch_size}
-    settings = merged_settings({**given, "precision": precision, "device": device})
-
-    printer = Printer()
-    widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
-
-    from warpfit.training.paper import cards_on_paper, launch_on_paper, plan_on_paper
-
+    given = {name: value for name, value in flags.items() if value is not None}
+    default = {"hidden": "256", "batch_size": DEFAULT_BATCH, "device": device}
+    settings, printer = merged_settings({**default, **given}), Printer()
     of_data = {"num_rows": rows, "features": features, "outputs": outputs}
-    if cards is not None:
-        if card is not None or source:
-            raise ConfigError("expected --cards alone, for H200s, got --card or --source, too")
-        on_paper = cards_on_paper(settings, **of_data, cards=cards)
-        title = f"{widths}, {optimizer}, batch {batch_size}, shared by {cards} H200s"
-        printer.line(title, style="bold")
-        _show_cards(printer, on_paper)
-        printer.line("in one launch, a batch of all rows", style="bold")
-        alone, shared = (launch_on_paper(settings, **of_data, cards=n) for n in (1, cards))
-        printer.pairs((("  on one card", _launched(alone)), ("  on all cards", _launched(shared))))
+    if cards is None:
+        _show_launch(printer, settings, of_data, card, source=source)
         return
+    if card is not None or source or device != "auto":
+        raise ConfigError(
+            "expected --cards alone, for H200s, got --card, --device or --source, too"
+        )
+    _show_cards(printer, settings, of_data, cards)
+
+
+def _show_launch(
+    printer: Printer,
+    settings: TrainSettings,
+    of_data: dict[str, int],
+    card: str | None,
+    *,
+    source: bool,
+) -> None:
+    from warpfit.training.paper import plan_on_paper
+
     found, launch = plan_on_paper(settings, **of_data, card=card)
-    printer.line(
-        f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold"
-    )
+    network = f"{_widths(settings, of_data)}, {found.optimizer.kind}, {found.loss.name}"
+    printer.line(f"{network}, batch {settings.batch_size}", style="bold")
     printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (
         ("registers", "", launch.registers),
@@ -104,7 +89,27 @@ def plan(
         printer.line(launch.source)
 
 
-def _show_cards(printer: Printer, found: OnCards) -> None:
+def _show_cards(
+    printer: Printer, settings: TrainSettings, of_data: dict[str, int], cards: int
+) -> None:
+    from warpfit.training.paper import cards_on_paper, launch_on_paper
+
+    on_paper = cards_on_paper(settings, **of_data, cards=cards)
+    network = f"{_widths(settings, of_data)}, {settings.optimizer}"
+    title = f"{network}, batch {settings.batch_size}, shared by {cards} H200s"
+    printer.line(title, style="bold")
+    _show_expected(printer, on_paper)
+    printer.line("in one launch, a batch of all rows", style="bold")
+    alone, shared = (launch_on_paper(settings, **of_data, cards=n) for n in (1, cards))
+    printer.pairs((("  on one card", _launched(alone)), ("  on all cards", _launched(shared))))
+
+
+def _widths(settings: TrainSettings, of_data: dict[str, int]) -> str:
+    widths = (of_data["features"], *(settings.hidden or ()), of_data["outputs"])
+    return "-".join(map(str, widths))
+
+
+def _show_expected(printer: Printer, found: OnCards) -> None:
     printer.pairs(
         (f"  {name}", value)
         for name, value in (

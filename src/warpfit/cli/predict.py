@@ -50,9 +50,7 @@ def predict(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Predict the rows of a table, into a .csv file; or say what is on an image, or on every image
-    in a folder.
-    """
+    """Predict the rows of a table, into a .csv file; or say what is on an image, or on many."""
     from warpfit.training.storage import ESTIMATOR, kind_of
     from warpfit.training.tables import TABLE_SUFFIXES
 

@@ -63,9 +63,7 @@ OPTIONS = {
 
 @taking(OPTIONS)
 def sweep(**flags: Any) -> None:
-    """Train a network for every combination of values (lists like 0.01,0.1), and say which is
-    best.
-    """
+    """Train a network for every combination of values (lists like 0.01,0.1); say which is best."""
     from warpfit.sweep.jobs import prepare_sweep
     from warpfit.sweep.settings import sweep_settings
 

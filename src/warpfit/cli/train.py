@@ -141,9 +141,7 @@ def _train_table(flags: dict[str, Any]) -> None:
 
 
 class _Narrator(Callback):
-    """Prints what is trained and how; and a line an epoch into a log, which does not get the
-    progress bar's.
-    """
+    """Prints what is trained and how; and into a log, without a progress bar, a line an epoch."""
 
     needs_run = False
 

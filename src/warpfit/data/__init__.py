@@ -1,6 +1,4 @@
-"""Data: the IDX format, known datasets, the user's own data and tables, and batches in the epoch
-order.
-"""
+"""Data: IDX files, known datasets, the user's own data and tables, batches in epoch order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, its index left
-out.
-"""
+"""A ``.csv`` file as a pandas frame, labels apart: with a header or not, without its index."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ WRITTEN = re.compile(r"[-+]?[$€£]?\s?\d+([ ,.']\d{3})*([.,]\d+)?\s?[%$€£]?
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features as a frame, labels as an array, the name of their column, and what was decided on
-    the way.
-    """
+    """Features as a frame, labels as an array, their column's name, and what was decided."""
 
     features: Any
     labels: Array
@@ -75,6 +71,10 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
         If the file has no rows or no features, rows of other lengths, or cells that cannot be used.
     """
     layout = _read_layout(path)
+    if len(layout.names) < 2:
+        raise DataError(
+            f"{path} has one column, {layout.names[0]!r}; expected features and a label"
+        )
     label = _label_column(path, layout.names, label_column)
     frame = _read_frame(path, layout, label)
     texts = frame.pop(label)
@@ -142,8 +142,6 @@ def _read_layout(path: Path) -> _Layout:
         raise FileFormatError(f"{path} is empty; expected a row per sample")
     first, *rest = rows
     has_header = _is_header(first, rest)
-    if len(first) < 2:
-        raise DataError(f"{path} has one column, {first[0]!r}; expected features and a label")
     if has_header and not rest:
         raise DataError(f"{path} has a header but no rows")
     given = first if has_header else [""] * len(first)
@@ -244,9 +242,7 @@ def _check_lengths(path: Path, layout: _Layout) -> None:
 
 
 def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
-    """Return the features less a column that only numbers the rows, and what is to be said of
-    it.
-    """
+    """Return the features less a column that only numbers the rows, and what to say of it."""
     for name, column in frame.items():
         if _is_index(name, column, layout.has_header):
             return frame.drop(columns=name), [
@@ -256,9 +252,7 @@ def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
 
 
 def _is_index(name: str, column: Any, has_header: bool) -> bool:
-    """Return whether a column is a frame's index that was written with it, or counts the rows under
-    such a name.
-    """
+    """Return whether a column is a frame's written index, or counts the rows under such a name."""
     if name == UNNAMED_FIRST or name.startswith("Unnamed: "):
         return has_header or _counts(column)
     return (name.lower().endswith("id") or name.lower() in INDEX_NAMES) and _counts(column)
@@ -296,9 +290,7 @@ def _check_cells(path: Path, features: Any) -> None:
 
 
 def _check_written(path: Path, name: str, cells: list[str]) -> None:
-    """Raise DataError if nearly all cells are numbers as people write them, some of which cannot be
-    read as such.
-    """
+    """Raise DataError if nearly all cells are numbers as people write them, some unreadable."""
     filled = [cell for cell in map(str.strip, cells) if cell]
     if sum(WRITTEN.fullmatch(cell) is not None for cell in filled) < MOSTLY * len(filled):
         return

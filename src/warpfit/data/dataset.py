@@ -121,18 +121,14 @@ def unit_floats(x: Array, top: int = 255) -> npt.NDArray[np.float32]:
 
 
 def as_floats(x: Array) -> Array:
-    """Return samples as floats: uint8 as x/255, other numbers as float32, or as float64 where that
-    holds more.
-    """
+    """Return samples as floats: uint8 as x/255, others as float32, or as float64 if need be."""
     if x.dtype == np.uint8:
         return unit_floats(x)
     return x.astype(np.result_type(x.dtype, np.float32) if x.ndim == 2 else np.float32, copy=False)
 
 
 def is_frame(x: Any) -> bool:
-    """Return whether x is a frame, as pandas has them: columns with names, each of a kind of its
-    own.
-    """
+    """Return whether x is a frame, as pandas has them: named columns, each of its own kind."""
     return hasattr(x, "iloc")
 
 

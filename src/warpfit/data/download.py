@@ -122,9 +122,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _reason(error: RequestException) -> str:
-    """Say in a few words why a request failed; those of requests' own messages run over several
-    lines.
-    """
+    """Say in a few words why a request failed; requests' own messages have several lines."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

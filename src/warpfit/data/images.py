@@ -54,9 +54,7 @@ def opened_image(path: Path) -> Iterator[Image]:
 
 
 def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return an image's pixels in the shape (H, W), (H, W, 1) or (H, W, 3), resized and converted
-    as that needs.
-    """
+    """Return an image's pixels (H, W), (H, W, 1) or (H, W, 3), resized and converted."""
     from PIL.Image import Resampling
 
     converted = image.convert("RGB" if shape[2:] == (3,) else "L")
@@ -68,9 +66,7 @@ def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Images (N, H, W) or (N, H, W, 3) in [0, 1] with the names of their sub-folders; and what was
-    decided.
-    """
+    """Images (N, H, W) or (N, H, W, 3) in [0, 1], their sub-folders' names, what was decided."""
 
     train: Rows
     test: Rows | None
@@ -154,9 +150,7 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def _common_size(sizes: Array) -> tuple[int, ...]:
-    """Return the size of images if it is the same for all; else their median, no side longer than
-    64 pixels.
-    """
+    """Return the size of images if all have one; else their median, of 64 pixels a side at most."""
     if (sizes == sizes[0]).all():
         return tuple(sizes[0].tolist())
     median = np.median(sizes, axis=0)

@@ -138,9 +138,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.asarray(self.transformer_.transform(canonical), np.float32)
 
     def transform_targets(self, y: Any) -> Array:
-        """Return targets (N,) or (N, K) as the network learns them: standardised where they were in
-        `fit`.
-        """
+        """Return targets (N,) or (N, K) as the network learns them: standardised if `fit` did."""
         check_is_fitted(self, "columns_")
         if self.targets_ is None or not len(y):
             return np.asarray(y)
@@ -206,9 +204,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return lines
 
     def unfamiliar(self, x: Any) -> list[str]:
-        """Return what rows x hold that `fit` saw in none, a line for each column: categories, and
-        missing numbers.
-        """
+        """Return what rows x hold that `fit` saw in none, a line a column."""
         check_is_fitted(self, "columns_")
         lines: list[str] = []
         if self.columns_ is None:
@@ -337,9 +333,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return ColumnTransformer([step for step in steps if step[2]])
 
     def _canonical(self, frame: Any) -> Any:
-        """Return the columns in use: numbers as float64, categories as text, however they come this
-        time.
-        """
+        """Return the columns in use: numbers as float64, categories as text, however given."""
         missing = [name for name in self.input_names if name not in frame.columns]
         if missing:
             raise DataError(

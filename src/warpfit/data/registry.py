@@ -1,6 +1,4 @@
-"""The datasets that warpfit knows by name: where they are looked for, and how they are checked and
-read.
-"""
+"""The datasets that warpfit knows by name: where they are looked for, checked and read."""
 
 from __future__ import annotations
 
@@ -207,9 +205,7 @@ def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
 
 
 def _check_folder(data_dir: PathLike | None) -> None:
-    """Raise ConfigError for a folder that was named and is not there: data from elsewhere would be
-    a surprise.
-    """
+    """Raise ConfigError if a named folder is not there: data from elsewhere would be a surprise."""
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise ConfigError(f"data_dir {data_dir} is no folder; expected one that holds datasets")
 
@@ -225,9 +221,7 @@ def _folders(record: DatasetRecord, data_dir: PathLike | None) -> Iterator[Path]
 
 
 def _find(record: DatasetRecord, data_dir: PathLike | None) -> list[Path] | None:
-    """Return the paths of all files of a dataset in the first folder that has them all, else
-    None.
-    """
+    """Return the paths of a dataset's files in the first folder that has them all, else None."""
     if not record.files:
         return []
     for folder in _folders(record, data_dir):
@@ -338,9 +332,7 @@ def _read_cifar(contents: Contents) -> Splits:
 def _cifar_images(
     batches: dict[str, bytes], names: Sequence[str], path: Path
 ) -> tuple[Array, Array]:
-    """Return images (N, 32, 32, 3) and labels (N,) of records that hold a label, then red, green
-    and blue.
-    """
+    """Return images (N, 32, 32, 3) and labels (N,) of records: label, red, green and blue."""
     for name in names:
         if len(batches[name]) % CIFAR_RECORD_BYTES:
             raise FileFormatError(

@@ -28,9 +28,7 @@ FEW_TEXTS = 10  # texts may all differ, however few rows there are
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it was fitted: its kind; the categories of one; why it is left out; how many
-    cells were missing.
-    """
+    """A column as fitted: kind, categories, why it is left out, how many cells were missing."""
 
     name: str
     kind: str
@@ -60,9 +58,7 @@ def check_stored_count(value: Any) -> int:
 
 
 def as_frame(x: Any, names: Sequence[str] = ()) -> Any:
-    """Return x as a frame whose columns have texts as names; those of an array are `names`, else
-    x0, x1, ...
-    """
+    """Return x as a frame with texts as columns' names; an array's are `names`, or x0, x1, ..."""
     if is_frame(x):
         frame = x.set_axis([str(name) for name in x.columns], axis=1)
         with suppress(
@@ -116,9 +112,7 @@ def _are_codes(numbers: Any) -> bool:
 
 
 def as_numbers(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no
-    finite number.
-    """
+    """Return a column as float64, missing cells NaN, or raise DataError naming a wrong cell."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
         floats = column.to_numpy(np.float64)
         if not np.isinf(floats).any():
@@ -141,25 +135,19 @@ def as_numbers(column: Any) -> npt.NDArray[np.float64]:
 
 
 def as_texts(column: Any) -> Any:
-    """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or
-    '1'.
-    """
+    """Return a column's cells as text; equal values are equal texts, of 1, 1.0 or '1'."""
     codes, texts = distinct_texts(column)
     return pd.Series(np.array([*texts, MISSING], dtype=object)[codes], dtype=object)
 
 
 def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the place of each cell among those that differ, -1 if it is missing, and the texts of
-    these, as `as_texts` has them.
-    """
+    """Return each cell's place among those that differ, -1 if missing, and their texts."""
     codes, values = _factorized(column)
     return codes, [_text(value) for value in values]
 
 
 def _factorized(column: Any) -> Any:
-    """Return the place of each cell among the distinct ones, -1 if it is missing, and these; or
-    raise DataError.
-    """
+    """Return each cell's place among the distinct ones, -1 if missing, and these; or DataError."""
     try:
         return pd.factorize(column)
     except TypeError:

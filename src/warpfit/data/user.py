@@ -1,6 +1,4 @@
-"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images, a sub-folder per
-class.
-"""
+"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images by class."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ NPZ_WHOLE_KEYS = (("x", "y"), ("X", "y"))
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Samples and targets as read, and those of a test set if the data have one; `y_name` is for
-    messages.
-    """
+    """Samples and targets as read, perhaps those of a test set; `y_name` is for messages."""
 
     x: Any
     y: Array
@@ -219,9 +215,7 @@ def _checked_pair(
 
 
 def _checked_samples(x: Array, name: str) -> Array:
-    """Return samples as floats, or raise DataError; cells of a table may be missing, which is
-    NaN.
-    """
+    """Return samples as floats, or raise DataError; missing cells of a table are NaN."""
     if x.ndim < 2:
         raise DataError(
             f"{name} must have a row per sample, so at least two dimensions; got shape {x.shape}"

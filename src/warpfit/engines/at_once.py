@@ -1,6 +1,4 @@
-"""What of a step a backend may do at once: updates joined with the products before them, or all but
-the update.
-"""
+"""What a backend may do at once: updates joined with products, or a step but for its update."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ def is_of_package(value: object) -> bool:
 
 
 def joins_updates(plan: Plan) -> bool:
-    """Whether nothing but the optimizer's update needs gradients of parameters, and each is one
-    layer's.
-    """
+    """Whether only the optimizer's update needs gradients of parameters, each one layer's."""
     network, optimizer = plan.network, plan.optimizer
     if not isinstance(network, NetworkSpec) or plan.precision not in HALF_DTYPES:
         return False
@@ -49,9 +45,7 @@ def updates_each_alone(plan: Plan) -> bool:
 
 
 def finds_targets(plan: Plan, data: TrainingData) -> bool:
-    """Whether the loss of a step is one operation, which a device may let find targets by the
-    epoch's order.
-    """
+    """Whether a step's loss is one operation, which may find targets by the epoch's order."""
     if not plan.loss.has_terms or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
     if plan.num_ranks > 1 and (data.sample_weight is not None or leaves_out_ranks(plan, data)):
@@ -101,9 +95,7 @@ def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
 
 
 def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
-    """Return how a device takes so many of the data's rows by that operation, printable; None if it
-    does not.
-    """
+    """Return how a device takes so many rows by that operation, printable; None if it does not."""
     loss = None if plan.device == "cpu" else narrow_loss(plan, data)
     if loss is None:
         return None

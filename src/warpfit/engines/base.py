@@ -97,7 +97,7 @@ class Plan:
     report_every : int
         Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
-        Memory of the device that state, buffers of one step, data or its pieces, and copies of them
+        Memory of a device that state, buffers of one step, data or its pieces, and copies of them
         take.
     reason : str
         Why this engine.
@@ -140,6 +140,10 @@ class Plan:
     def num_ranks(self) -> int:
         """How many devices train the network, each on its part of a batch."""
         return max(1, len(self.devices))
+
+    def most_of_rank(self, num_rows: int) -> int:
+        """Return how many of some rows a device has at most."""
+        return -(-num_rows // self.num_ranks)
 
     def reports(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, is reported."""
@@ -201,6 +205,8 @@ class TrainState:
         Where the plan's is ``'dynamic'``.
     exponents : list of tuple of int
         Of each layer, by what `one_launch` scales numbers in float32: see ``launch_scales``.
+    was_shown : bool
+        Whether a callback may have written into it since an engine did: only rank 0's has that.
     """
 
     parameters: dict[str, Array]
@@ -212,6 +218,7 @@ class TrainState:
     plateau: PlateauState = field(default_factory=PlateauState)
     loss_scale: LossScale = field(default_factory=LossScale)
     exponents: list[tuple[int, int, int]] = field(default_factory=list)
+    was_shown: bool = False
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -478,9 +485,7 @@ class Engine(ABC):
 
 
 def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
-    """Return whether rows are on the plan's device, or it has room for them beside what is
-    reserved.
-    """
+    """Return whether rows are on the plan's device, or have room there beside what is reserved."""
     if rows.is_on(plan.device):
         return True
     runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's

@@ -96,9 +96,7 @@ def period_of(bytes_of_batches: list[int]) -> int:
 
 
 def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
-    """Return the rows of all batches of an epoch, `steps` of them for each graph; the last may have
-    fewer.
-    """
+    """Return the rows of an epoch's batches, `steps` for each graph; the last may have fewer."""
     rows = [min(batch_size, num_rows - first) for first in range(0, num_rows, batch_size)]
     return [tuple(rows[first : first + steps]) for first in range(0, len(rows), steps)]
 
@@ -201,9 +199,7 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
 
 
 def _own_precision(draft: Plan, data: TrainingData) -> tuple[str, str]:
-    """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores
-    multiply that.
-    """
+    """Return float16, or bfloat16 for data with too large numbers, if tensor cores multiply it."""
     from warpfit.backends.cuda.matmul_mma_config import supports
 
     if draft.dtype == "float64":
@@ -222,7 +218,7 @@ def _copied_bytes(plan: Plan, data: TrainingData) -> int:
     of_rows = (
         sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
     )
-    return of_rows * min(plan.batch_size, num_rows)
+    return of_rows * plan.most_of_rank(min(plan.batch_size, num_rows))
 
 
 def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
@@ -341,15 +337,11 @@ class _Run(Run):
             self.ops.assign(self.order, order)
 
     def _phase(self, step: int) -> tuple[int, ...]:
-        """Return how far past a multiple of 16 bytes the rows of a step of the epoch begin, in each
-        source.
-        """
+        """Return how far past 16 bytes the rows of a step of the epoch begin, in each source."""
         return tuple(step * shift % ALIGNMENT for shift in self.shifts)
 
     def _start(self, sizes: Sizes, first: int) -> None:
-        """Start the operations of the steps from `first` on, whose batches have so many rows
-        each.
-        """
+        """Start the operations of steps from `first` on, whose batches have so many rows."""
         key = sizes, self._phase(first)
         if key not in self.graphs:
             # Of several ranks one might come to what another does not, and they meet in between.
@@ -398,12 +390,9 @@ class _Run(Run):
         return self.step_at_once(x, y, own, self.record, rows)
 
     # -- numbers
-    # -------------------------------------------------------------------------------------------
 
     def _numbers(self, epoch: int, rates: list[float]) -> npt.NDArray[np.float64]:
-        """Return the table (steps, columns) of an epoch, for the optimizer's steps that come
-        next.
-        """
+        """Return the table (steps, columns) of an epoch, for the optimizer's next steps."""
         key = epoch, self.state.step, rates
         if self.foreseen is None or self.foreseen[0] != key:
             self.foreseen = key, self._found_numbers(*key)
@@ -422,9 +411,7 @@ class _Run(Run):
         )
 
     def _foresee(self) -> None:
-        """Find the next epoch's numbers while the device works; they are found again if they
-        change.
-        """
+        """Find the next epoch's numbers while the device works; again if they change."""
         epoch = self.state.epoch + 1
         if epoch < self.plan.epochs:
             self._numbers(epoch, self.rates(epoch))

@@ -11,9 +11,7 @@ LARGEST = 1024.0
 
 
 def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
-    """Return float16, or bfloat16 where numbers of the data are too large for it, and in words
-    why.
-    """
+    """Return float16, or bfloat16 for data with too large numbers, and in words why."""
     if (found := _too_large(loss, data)) is None:
         return "float16", "the data suits float16"
     name, largest = found
@@ -21,9 +19,7 @@ def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
 
 
 def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:
-    """Return numbers of the data that are too large for float16, by name and with the largest, or
-    None.
-    """
+    """Return numbers of the data too large for float16, by name, with the largest, or None."""
     if data.largest_x > LARGEST:
         return "x", data.largest_x
     if loss.largest_derivative(LARGEST) >= LARGEST and data.largest_y > LARGEST:

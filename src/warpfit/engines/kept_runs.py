@@ -42,9 +42,7 @@ _keeper: ContextVar[_Keeper | None] = ContextVar("keeper", default=None)
 
 @contextmanager
 def keeping_runs(num_networks: int) -> Iterator[None]:
-    """Let this block, in which about so many networks are trained, keep the last run for the next
-    network.
-    """
+    """Let this block, which trains about so many networks, keep each run for the next one."""
     token = _keeper.set(_Keeper(num_networks))
     try:
         yield

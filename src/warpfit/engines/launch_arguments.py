@@ -39,9 +39,7 @@ GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 
 
 def kernels_of(launch: ResidentLaunch, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the kernels of a run on x of dtype `source`, by name and defines; the longest to
-    compile is the first.
-    """
+    """Yield the kernels of a run on x of dtype `source`, by name and defines, the longest first."""
     yield launch.kernel, launch.config.settings()
     yield "gather_batches", launch.gather_defines(source)
     yield "all_finite", {"DTYPE": "float32"}
@@ -90,9 +88,7 @@ class Batches:
 
 
 class Resident:
-    """What all launches of a run have, a `LaunchedRun`: each array is made when a kernel first
-    takes it.
-    """
+    """What all launches of a run have, a `LaunchedRun`: arrays are made when first taken."""
 
     def __init__(
         self,
@@ -272,8 +268,6 @@ class Steps:
 
 
 def in_one_piece(ops: Any, array: Any) -> Any:
-    """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are
-    loaded at once.
-    """
+    """Return the array, or a contiguous copy of which 16 bytes can be loaded at once."""
     array = ops.contiguous(array)
     return array if array.pointer % 16 == 0 else ops.copy(array)

@@ -29,7 +29,6 @@ class CardsRun(Run):
         super()._open()
         self.others = [self._on(device) for device in self.plan.devices[1:]]
         self.runs = [self, *self.others]
-        self.was_shown = False
         nbytes = self.launch.card_sums_bytes
         self.sums = [run.ops.zeros((nbytes,), "uint8") for run in self.runs]
         places = np.array([array.pointer for array in self.sums], np.int64)
@@ -56,13 +55,13 @@ class CardsRun(Run):
     ) -> None:
         self.records = [record]
         for run in self.others:
-            if self.was_shown:  # a callback may have written into it
+            if self.state.was_shown:
                 for array, other in zip(arrays_of(self.state), arrays_of(run.state), strict=True):
                     run.ops.assign(other, self._sent(array, run.ops))
             run.inputs = self.inputs
             run.state.step, run.state.epoch = self.state.step, self.state.epoch
             self.records.append(run.ops.zeros(record.shape, "float64"))
-        self.was_shown = self.is_border(self.state.epoch + epochs)
+        self.state.was_shown = False
         arguments = [
             run._arguments(epochs, rates, own)
             for run, own in zip(self.runs, self.records, strict=True)

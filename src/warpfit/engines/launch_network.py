@@ -1,6 +1,4 @@
-"""What a kernel of the engine one_launch trains of a plan, or what in the plan no such kernel
-knows.
-"""
+"""What a kernel of the engine one_launch trains of a plan, or what in it no kernel knows."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def layers_of(plan: Plan) -> list[Layer]:
 
 
 def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle:
-    """Return what kernels are told of a plan, or what none of them knows; of an open precision, for
-    float16.
-    """
+    """Return what kernels are told of a plan, as float16 if open, or what none of them knows."""
     for expected, got in _in_the_way(plan):
         return Obstacle(f"expected {expected}, got {got}")
     from warpfit.backends.cuda.trained_network import TrainedNetwork
@@ -74,9 +70,7 @@ def _precision(plan: Plan) -> str:
 
 
 def _in_the_way(plan: Plan) -> Iterator[tuple[str, object]]:
-    """Yield what a kernel expects that a plan has otherwise, and what it has; only the first
-    counts.
-    """
+    """Yield what a kernel expects that a plan has otherwise, and what it has; the first counts."""
     if plan.device == "cpu":
         yield "a CUDA device", plan.device
     if plan.has_processes:

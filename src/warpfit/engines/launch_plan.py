@@ -1,6 +1,4 @@
-"""How a plan is launched by the engine one_launch: by which kernel, in what memory; or what is in
-the way.
-"""
+"""How one_launch runs a plan: by which kernel, in what memory; or what is in the way."""
 
 from __future__ import annotations
 
@@ -163,9 +161,7 @@ def memory_left(plan: Plan) -> int:
 def _laid_out(
     network: TrainedNetwork, draft: Plan, data: TrainingData, site: _Site
 ) -> tuple[ResidentLaunch, Cut | None] | Obstacle:
-    """Return the launch of a network, and how data on the host is cut that the device has no room
-    for.
-    """
+    """Return a network's launch, and how data on the host is cut that has no room on the device."""
     from warpfit.backends.cuda.jit import generation
 
     card = site.card
@@ -212,9 +208,7 @@ def _needed_bytes(launch: ResidentLaunch, data: TrainingData) -> int:
 def cut_for(
     launch: ResidentLaunch, plan: Plan, data: TrainingData, most_bytes: int
 ) -> Cut | Obstacle:
-    """Return how the epochs of data on the host are cut into launches that take so many bytes at
-    most.
-    """
+    """Return how epochs of data on the host are cut into launches of so many bytes at most."""
     return cut_of(
         data,
         plan.batch_size,
@@ -229,10 +223,10 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     layer.
 
     Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no
-    choice.
+    choice. The obstacle is that of the kernel that came nearest.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
-    from warpfit.backends.cuda.one_launch_card import choose_card
+    from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
@@ -244,7 +238,9 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     found.append(choose_card(network, *limits))
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
-        return found[0]
+        *others, last = (obstacle for obstacle in found if isinstance(obstacle, Obstacle))
+        excess = min(last.excess, excess_of_settings(network, *limits))
+        return min(*others, replace(last, excess=excess), key=lambda obstacle: obstacle.excess)
     return min(
         launches, key=lambda own: own.microseconds / (WORTH_A_CARD if own.takes_a_card else 1)
     )
@@ -257,9 +253,7 @@ def _with_more(
     validation: TrainingData | None,
     stopping: Stopping | None,
 ) -> PreparedLaunch:
-    """Return what is prepared with what the kernel can do of validation and stopping, by another
-    kernel if it pays.
-    """
+    """Return what is prepared with validation and stopping in it, by another kernel if it pays."""
     launch: ResidentLaunch | None = None
     validates = stops = False
     site = _site(draft, None)
@@ -336,9 +330,7 @@ def _copied_bytes(
     data: TrainingData,
     validation: TrainingData | None = None,
 ) -> int:
-    """Return the bytes of the batches of the epochs that one launch takes, with all that it needs
-    for them.
-    """
+    """Return the bytes of one launch's epochs in batches, with all that it needs for them."""
     launch, cut = prepared.launch, prepared.cut
     if cut is not None:
         pieces = cut.bytes_of(data, launch.step_bytes)

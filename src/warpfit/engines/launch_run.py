@@ -1,6 +1,4 @@
-"""A run of the engine one_launch: from launch to launch, with data on the device or in pieces from
-the host.
-"""
+"""A run of the engine one_launch, from launch to launch, with data on the device or the host."""
 
 from __future__ import annotations
 
@@ -38,18 +36,14 @@ SHARE_OF_SLEEP = 1 / 64
 
 
 class _Inputs(NamedTuple):
-    """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None
-    without shuffling.
-    """
+    """What a launch takes of its epochs: rates (steps,); keys (epochs, 8), None unshuffled."""
 
     rates: npt.NDArray[np.float64]
     keys: npt.NDArray[np.uint32] | None
 
 
 class _Launch(NamedTuple):
-    """A launch in flight: since when, its epochs, their rates (steps,), its record, whether all
-    arrays are finite.
-    """
+    """A launch in flight: since when, epochs, rates (steps,), record, whether all is finite."""
 
     start: float
     first_epoch: int
@@ -104,9 +98,7 @@ class Run:
         """Give back what does not go by itself."""
 
     def launch_epochs(self) -> Iterable[EpochReport]:
-        """Train as many epochs as may be trained at once, and return their reports, which may come
-        meanwhile.
-        """
+        """Train as many epochs as may be at once; return their reports, perhaps meanwhile."""
         return self._while_it_runs() if self.talks else self._finish(self._launch(), 0)
 
     def _launch(self) -> _Launch:
@@ -178,9 +170,7 @@ class Run:
             raise KeyboardInterrupt
 
     def _finish(self, launch: _Launch, told: int) -> list[EpochReport]:
-        """Wait for a launch, take over where the state stands, and return the reports but the first
-        `told`.
-        """
+        """Wait for a launch, take over its state, and return the reports but the first `told`."""
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs, talk = launch.first_epoch, launch.epochs, launch.talk
         records = launch.record
@@ -274,9 +264,7 @@ class Run:
         record: Array | int,
         talk: Talk | None = None,
     ) -> Steps:
-        """Return what a launch has that begins with step `first` of the epoch that the state stands
-        before.
-        """
+        """Return what a launch has that begins with step `first` of the state's next epoch."""
         state = self.state
         return Steps(
             self.resident,
@@ -356,9 +344,7 @@ class StreamedRun(Run):
         ]
 
     def _train_piece(self, piece: Piece, rates: npt.NDArray[np.float64], record: Array) -> int:
-        """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up
-        to its end.
-        """
+        """Start the kernel on a fetched piece, and return the steps of the epoch up to its end."""
         first = piece.first // self.plan.batch_size
         last = first + -(-piece.num_rows // self.plan.batch_size)
         with self.stream.received() as (x, y, *weights):

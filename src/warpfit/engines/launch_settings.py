@@ -1,6 +1,4 @@
-"""What the kernels of the engine one_launch take of an optimizer and a loss, and of a network's
-dropout.
-"""
+"""What kernels of the engine one_launch take of an optimizer, a loss, and dropout."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def _check(unknown: tuple[str, object] | None) -> None:
 
 
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
-    """Return a loss's setting, and what its terms and gradients are multiplied by: see
-    `LossSettings` of the kernel.
-    """
+    """Return a loss's setting, and the factors of its terms and gradients: see `LossSettings`."""
     _check(unknown_loss(loss))
     terms = loss.terms(outputs)
     return terms.setting, terms.of_term, terms.of_derivative
@@ -87,9 +83,7 @@ def stopping_settings(rule: Stopping) -> npt.NDArray[Any]:
 def step_settings(
     optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
 ) -> npt.NDArray[np.float32]:
-    """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these
-    rates (steps,).
-    """
+    """Return ``StepSettings`` (steps, 4) of steps from one on, from 0, at rates (steps,)."""
     _check(unknown_optimizer(optimizer))
     settings = np.zeros((len(rates), 4))
     numbers = optimizer.update_numbers(first_step + 1 + np.arange(len(rates)), rates)
@@ -130,9 +124,7 @@ def dropout_settings(specs: Iterable[DropoutSpec]) -> npt.NDArray[Any]:
 def network_dropout_settings(
     specs: Iterable[DropoutSpec], seed: int, first_step: int
 ) -> npt.NDArray[Any]:
-    """Return ``NetworkDropout`` (layers,) of each layer of a network whose run goes on with a
-    step.
-    """
+    """Return ``NetworkDropout`` (layers,) of a network whose run goes on with a step."""
     of_layers = dropout_settings(specs)
     found = np.zeros(of_layers.shape, NETWORK_DROPOUT_FIELDS)
     found["of_layer"], found["key"], found["first_step"] = (

@@ -19,9 +19,7 @@ NEVER = 2**31 - 1
 
 
 class SharedRecord:
-    """Memory that the host shares with one launch after the other: ``Progress``, and a record of
-    any length.
-    """
+    """Memory that the host shares with launches: ``Progress``, and a record of any length."""
 
     def __init__(self, runtime: Any) -> None:
         self.runtime = runtime
@@ -42,9 +40,7 @@ class SharedRecord:
 
 
 class Talk:
-    """What a running kernel and the host tell each other, and the record, in memory that both
-    see.
-    """
+    """What a running kernel and the host tell each other, and the record, in shared memory."""
 
     def __init__(self, memory: SharedRecord, shape: tuple[int, int, int, int]) -> None:
         epochs, passes, _, _ = shape

@@ -1,6 +1,4 @@
-"""The layerwise engine: a step is one operation of the backend after the other. Runs everything,
-anywhere.
-"""
+"""The layerwise engine: a step is one operation after the other. Runs everything, anywhere."""
 
 from __future__ import annotations
 
@@ -73,7 +71,8 @@ def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
     """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
     if plan.device == "cpu":
         return 0
-    return sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
+    ordered = sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
+    return ordered // plan.num_ranks
 
 
 class EpochRows:
@@ -135,6 +134,8 @@ class _Run(Run):
 
     def train_epoch(self, rates: list[float], order: Array) -> Array:
         self.rows.put_in(order)
+        if self.plan.loss_scale == DYNAMIC:  # a callback may have chosen another
+            self.ops.loss_scale = self.state.loss_scale.value
         record = self.ops.zeros((len(rates), 3), "float64")
         step = self._quiet_step if self.ops.synchronous else self._step
         for idx, lr in enumerate(rates):
@@ -166,9 +167,7 @@ class _Run(Run):
             self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
-        """Choose the next step's loss scale, and return whether this step's gradients are
-        finite.
-        """
+        """Choose the next step's loss scale; return whether this step's gradients are finite."""
         ops, state = self.ops, self.state
         is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
         try:

@@ -1,6 +1,4 @@
-"""Trains many small networks of one shape in one launch, each on rows, in orders and at rates of
-its own.
-"""
+"""Trains many small networks of one shape in one launch, each with rows, orders, rates."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def train_many(
 
 
 def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> Launch:
-    """Start what `train_many` does, beside other launches that are started before the outcomes of
-    any are asked for.
-    """
+    """Start what `train_many` does, beside other launches, before any outcome is asked for."""
     launch = Launch(members, rows, rungs)
     launch.start()
     return launch
@@ -102,9 +98,7 @@ def kernel_of_many(
 
 
 def without_rates(network: NetworkSpec) -> NetworkSpec:
-    """Return a network with one probability for all dropouts, 0 or not: a kernel takes theirs as
-    arguments.
-    """
+    """Return a network whose dropouts are all 0 or not: kernels take probabilities as arguments."""
     layers = tuple(
         (name, replace(spec, p=0.5) if isinstance(spec, DropoutSpec) else spec)
         for name, spec in network.layers
@@ -204,9 +198,7 @@ class Launch:
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
 
     def _more_arrays(self) -> dict[str, Array | None]:
-        """Return what kernels take for dropout and sample weights; None for what networks do
-        without.
-        """
+        """Return what kernels take for dropout and sample weights; None for what is not there."""
         network = self.launch.network
         found = {
             "weights": self.rows.weights,
@@ -238,9 +230,7 @@ class Launch:
         return np.concatenate(of_members).view(np.uint8)
 
     def _take_best(self) -> list[bool]:
-        """Leave with the rules what the kernel kept; return which of the members' runs a rule has
-        ended.
-        """
+        """Leave with the rules what the kernel kept; return which runs a rule has ended."""
         are_over = [False] * len(self.members)
         ruled = [i for i, member in enumerate(self.members) if member.stopping is not None]
         if not ruled:
@@ -283,9 +273,7 @@ class Launch:
         return found
 
     def _places_of(self, pieces: Pieces) -> npt.NDArray[np.int64]:
-        """Return where each member's array lies on the device, where all lie one after the other;
-        0 where it has none.
-        """
+        """Return where each member's array lies on the device, all in a row; 0 for none."""
         if not pieces.arrays:
             return np.zeros(len(self.members), np.int64)
         sizes = [array.nbytes for array in pieces.arrays]
@@ -313,9 +301,7 @@ class Launch:
         return self._places_of(pieces), are_uneven
 
     def _keys(self) -> npt.NDArray[np.int64]:
-        """Return where the keys of the orders of each member's epochs lie; 0 for one that does not
-        shuffle.
-        """
+        """Return where the keys of each member's orders lie; 0 for one that does not shuffle."""
         runs = {
             (member.state.seed, member.epochs): None
             for member in self.members

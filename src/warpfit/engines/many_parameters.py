@@ -59,9 +59,7 @@ class PackedParameters:
         return count, 1 + self.launch.network.slots, self.launch.num_parameters
 
     def _made(self, members: Sequence[Member]) -> Array:
-        """Return what all networks begin with; most of it drawn where they are trained, if it can
-        be.
-        """
+        """Return what all networks begin with; most is drawn where it is trained, if possible."""
         drawn = [idx for idx, member in enumerate(members) if _can_be_drawn(member)]
         if 2 * len(drawn) < len(members):
             return self._given(members)
@@ -108,18 +106,14 @@ class PackedParameters:
         return found
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
-        """Yield of each parameter, and of its optimizer state: in which row it lies, from where
-        on.
-        """
+        """Yield for each parameter, and its optimizer state, in which row it lies, and where."""
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
         for row, arrays in enumerate([member.state.parameters, *slots]):
             for name, (first, _) in zip(self.names_of(member), self._parts, strict=True):
                 yield row, first, arrays, name
 
     def hand_back(self, members: Sequence[Member]) -> None:
-        """Leave in the members' states what training made of them: in those on demand, once they
-        are asked for.
-        """
+        """Leave in the members' states what training made of them, perhaps once it is asked for."""
         for idx, member in enumerate(members):
             if isinstance(member.state, StateOnDemand):
                 names, slots = self.names_of(member), member.plan.optimizer.slot_names
@@ -168,9 +162,7 @@ class PackedParameters:
         return found
 
     def by_name(self, row: Packed, member: Member) -> dict[str, Packed]:
-        """Return the parameters in a row (num_parameters,) of the same layout, by a network's
-        names.
-        """
+        """Return the parameters in a row (num_parameters,) of this layout, by a network's names."""
         return self._named(row, self.names_of(member))
 
     def _named(self, row: Packed, names: Sequence[str]) -> dict[str, Packed]:

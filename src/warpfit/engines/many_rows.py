@@ -64,9 +64,7 @@ class DeviceRows:
         return filled[1:]
 
     def _weighed_targets(self) -> Array:
-        """Return the targets as the kernel takes them where rows have weights: in clusters each
-        with its own.
-        """
+        """Return the targets as kernels take them where rows have weights: in clusters."""
         if not self.launch.weighs_targets:
             return self.targets
         words = self.ops.to_numpy(self.targets).view(np.float32)
@@ -76,9 +74,7 @@ class DeviceRows:
         )
 
     def weight_of(self, member: Member) -> tuple[float, float]:
-        """Return what the rows weigh that a member is trained on, and validated; these by their
-        classes alone.
-        """
+        """Return the sample weights a member is trained with, and, by classes, validated with."""
         weights = member.plan.loss.class_weights()
         of_classes = np.ones(self.launch.network.outputs) if weights is None else np.array(weights)
         trained = self._of_classes(member.rows, member.plan.num_rows, self.data.sample_weight)
@@ -88,9 +84,7 @@ class DeviceRows:
     def _of_classes(
         self, numbers: Rows | None, count: int, weights: Any
     ) -> npt.NDArray[np.float64]:
-        """Return what rows of each class weigh, or, where classes have no weights, all of the
-        first; found once.
-        """
+        """Return what rows of each class weigh, or, without such weights, all; found once."""
         key = id(numbers), count, weights is None
         if key not in self._weighed:
             own: Any = slice(count) if numbers is None else numbers
@@ -104,9 +98,7 @@ class DeviceRows:
         return self._weighed[key][1]
 
     def pointer_of(self, numbers: Rows | None) -> int:
-        """Return where numbers of rows lie on the device, 0 for none; the same array lies there
-        once.
-        """
+        """Return where numbers of rows lie on the device, once for an array; 0 for none."""
         if numbers is None:
             return 0
         if id(numbers) not in self._numbers:

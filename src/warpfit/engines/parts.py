@@ -29,9 +29,7 @@ class Part(NamedTuple):
 
 
 def part_of(whole: int, ranks: Communicator) -> Part:
-    """Return a rank's part of a batch of so many rows: of those that are left over when all have as
-    many, the first ranks have one more.
-    """
+    """Return a rank's part of a batch of so many rows: the first ranks may have one more."""
     each, left = divmod(whole, ranks.size)
     first = ranks.rank * each + min(ranks.rank, left)
     return Part(first, each + (ranks.rank < left), whole)

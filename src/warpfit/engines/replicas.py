@@ -1,8 +1,9 @@
 """Several ranks that train one network: each a run with its own copy of the state, in a thread or
 a process.
 
-Rank 0 leads: it says how many epochs come next. All others follow until it says that there are no
-more. Within an epoch they meet only where gradients are added up.
+Rank 0 leads: it says how many epochs come next, and what callbacks have written into its state. All
+others follow until it says that there are no more. Within an epoch they meet only where gradients
+are added up.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from warpfit import backends
-from warpfit.backends import Array, Backend, communicators
+from warpfit.backends import Array, communicators
 from warpfit.backends.contract.communicator import Communicator
 from warpfit.blas import one_blas_thread
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.errors import DivergedError
 from warpfit.nn.taped import TapedNetwork
-from warpfit.optim.schedules import PlateauState
 
 # From a plan, a state, data and the rank's communicator to a run with `epochs`.
 MakeRun = Callable[[Plan, TrainState, TrainingData, Communicator], Any]
@@ -32,10 +32,10 @@ SECONDS_TO_END = 5.0
 
 
 class _Order(NamedTuple):
-    """What comes next: so many epochs, from rank 0's state of a schedule that watches the loss."""
+    """What comes next: so many epochs, from rank 0's state, here without its arrays."""
 
     epochs: int
-    plateau: PlateauState
+    state: TrainState
 
 
 class _Over(Exception):  # noqa: N818  (no error)
@@ -56,10 +56,15 @@ class Team:
     def epochs(self, count: int) -> list[EpochReport]:
         """Train for as many epochs as rank 0 asks for, and return what came out of each."""
         state = self.run.state
-        order = self._ranks.share(_Order(count, state.plateau))
+        numbers = replace(state, parameters={}, buffers={}, slots={})
+        order = self._ranks.share(_Order(count, numbers))
         if order is None:
             raise _Over
-        state.plateau = order.plateau
+        state.step, state.plateau = order.state.step, order.state.plateau
+        state.loss_scale = order.state.loss_scale
+        if order.state.was_shown:
+            self._ranks.broadcast(arrays_of(state))
+        state.was_shown = False
         reports: list[EpochReport] = self.run.epochs(order.epochs)
         return reports
 
@@ -122,7 +127,7 @@ def _follow(
     try:
         ops = backends.get(device)
         own = replace(plan, device=device, network=_own_network(plan.network))
-        here = _place_for(state, ops)
+        here = state.mapped(lambda array: ops.empty(array.shape, str(array.dtype)))
         ranks.broadcast(arrays_of(here))
         run = make(own, here, data.on(device), ranks)
         with suppress(_Over):
@@ -138,20 +143,6 @@ def _follow(
 def _own_network(network: Any) -> Any:
     """Return a network of this rank's: a module's holds the arrays that it computes with."""
     return deepcopy(network) if isinstance(network, TapedNetwork) else network
-
-
-def _place_for(state: TrainState, ops: Backend) -> TrainState:
-    """Return a state of another device whose arrays have no values yet."""
-
-    def places(arrays: dict[str, Array]) -> dict[str, Array]:
-        return {name: ops.empty(array.shape, str(array.dtype)) for name, array in arrays.items()}
-
-    return replace(
-        state,
-        parameters=places(state.parameters),
-        buffers=places(state.buffers),
-        slots={slot: places(arrays) for slot, arrays in state.slots.items()},
-    )
 
 
 def arrays_of(state: TrainState) -> list[Array]:

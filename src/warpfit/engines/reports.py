@@ -37,9 +37,7 @@ class Reports:
         self.last_finite_loss: float | None = None
 
     def rates(self, epoch: int, epochs: int) -> npt.NDArray[np.float64]:
-        """Return the schedule's learning rates (steps,) of some epochs; the first is counted from
-        0.
-        """
+        """Return the schedule's learning rates (steps,) of some epochs, counted from 0."""
         progress = self._progress(epoch * self.steps_per_epoch)
         return self.plan.optimizer.lr.rates(progress, epochs * self.steps_per_epoch)
 
@@ -112,9 +110,7 @@ class Reports:
         )
 
     def _means(self, record: npt.NDArray[np.float64], num_rows: int) -> tuple[float, float | None]:
-        """Return the mean loss of a record of so many rows of data, and the share of them that were
-        right.
-        """
+        """Return the mean loss of a record of so many rows, and the share that was right."""
         weights = _added_up(record)[:, WEIGHT]
         # Each recorder's own first, as a kernel that decides when the run is over does.
         loss, total_weight = _total(_totals(record[:, :, LOSS] * weights[:, None])), _total(weights)

@@ -1,6 +1,4 @@
-"""What kernels that train many networks take of a rule that halves them from rung to rung, and what
-they say of it.
-"""
+"""What kernels of many networks take of a rule that halves them at rungs, and what they say."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class Rungs:
 
 
 class Halved(NamedTuple):
-    """After which epoch a network was left behind; as which of the candidates, 0 if a fold has no
-    result.
-    """
+    """After which epoch a network was left behind; as which candidate, 0 if none has a result."""
 
     after: int
     place: int

@@ -43,8 +43,6 @@ class StateOnDemand(OnDemand, TrainState):
         return state
 
     def take_from(self, arrays: Maker, on_device: OnDevice | None = None) -> None:
-        """Let a function give the arrays from now on, and say where the parameters stay
-        meanwhile.
-        """
+        """Let a function give the arrays from now on; say where the parameters stay meanwhile."""
         self.promise(arrays, *ARRAYS)
         self.on_device = on_device

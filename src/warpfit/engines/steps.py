@@ -257,9 +257,7 @@ class Run(ABC):
         """
 
     def _order(self, seed: int, epoch: int) -> Array:
-        """Return the numbers of the rows (N,) int64 as they come; they keep theirs without
-        `plan.shuffle`.
-        """
+        """Return the rows' numbers (N,) int64 as they come; without `plan.shuffle` their own."""
         num_rows = len(self.data)
         if not self.plan.shuffle:
             return self.ops.asarray(np.arange(num_rows))
@@ -376,9 +374,7 @@ class Run(ABC):
         numbers: StepNumbers,
         weights: dict[str, Array | None],
     ) -> Array | None:
-        """Record the loss by one operation, and return the gradient of the outputs; None if there
-        is none.
-        """
+        """Record the loss by one operation, and return the outputs' gradient, None if none."""
         if not isinstance(self.network, NetworkSpec):
             return None
         ops, scale = self.ops, 1.0 if self.half is None else self.ops.loss_scale
@@ -401,9 +397,7 @@ class Run(ABC):
         weights: dict[str, Array | None],
         admits: Callable[[list[Array], Array], bool] | None,
     ) -> tuple[list[Array], bool]:
-        """Record the loss and the penalty; return the gradients of both, and whether they are
-        admitted.
-        """
+        """Record loss and penalty; return the gradients of both, and whether they are admitted."""
         ops, plan = self.ops, self.plan
         if self.half is not None:
             outputs = ops.cast(outputs, plan.dtype)
@@ -424,9 +418,7 @@ class Run(ABC):
         return gradients, is_update
 
     def _gradients(self, pullback: NetworkPullback, dy: Array) -> list[Array]:
-        """Return the gradients of the parameters that are trained: sums over all ranks, where dy is
-        this one's part.
-        """
+        """Return the trained parameters' gradients, summed over ranks, from this one's dy."""
         if self.ranks.size == 1:
             return self._trained_of(pullback(dy))
         reduction = Reduction(self.ranks, self.places)
@@ -439,9 +431,7 @@ class Run(ABC):
         return [gradients[name] for name in self.plan.trained]
 
     def _half_copies(self) -> dict[str, Array]:
-        """Return copies in half precision of the arrays that the layers compute with; the rest have
-        none.
-        """
+        """Return half-precision copies of the arrays that layers compute with; others have none."""
         if self.half is None or not isinstance(self.network, NetworkSpec):
             return {}
         in_full = {name for name, spec in self.network.layers if spec.full_precision}
@@ -466,9 +456,7 @@ class Run(ABC):
             self.ops.cast_into(copies, [self.arrays[name] for name in names])
 
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
-        """Return the outputs, and the function from their gradient to the parameters', both in the
-        run's precision.
-        """
+        """Return the outputs, and the function to the gradients, in the run's precision."""
         if self.half is None:
             return self.network.vjp(self.ops, self.arrays, x, call)
         if not self.keeps_copies:

@@ -46,9 +46,7 @@ THREADS = min(8, num_cores())
 
 
 class Piece(NamedTuple):
-    """Rows that one launch takes: `num_rows` of an epoch, counted from 0, from place `first` of its
-    order on.
-    """
+    """Rows that one launch takes: `num_rows` of an epoch, from 0 on, from a place of its order."""
 
     epoch: int
     first: int
@@ -157,9 +155,7 @@ class Stream:
         self.num_fetched_rows = 0
 
     def fetch(self, piece: Piece) -> None:
-        """Gather a piece, and begin to copy it; the one fetched before must have been handed
-        over.
-        """
+        """Gather a piece, and begin to copy it; the one before must have been handed over."""
         buffer = self.buffers[self.fetched % BUFFERS]
         places, nbytes = _layout(self.arrays, piece.num_rows)
         buffer.await_host()
@@ -176,9 +172,7 @@ class Stream:
         self.num_fetched_rows = piece.num_rows
 
     def _rows_of(self, piece: Piece) -> slice | npt.NDArray[np.int64]:
-        """Return which rows a piece has; in one thread: NumPy's short calls of several would wait
-        for each other.
-        """
+        """Return a piece's rows; in one thread, as NumPy's short calls wait for each other."""
         first, end = piece.first, piece.first + piece.num_rows
         if self.seed is None:
             return slice(first, end)
@@ -246,9 +240,7 @@ def _row_bytes(array: Any) -> int:
 
 
 def _layout(arrays: list[Any], num_rows: int) -> tuple[list[int], int]:
-    """Return where arrays of so many rows begin if they lie one after the other, and the bytes of
-    all.
-    """
+    """Return where arrays of so many rows begin, one after the other, and the bytes of all."""
     sizes = [-(-num_rows * _row_bytes(array) // ALIGNMENT) * ALIGNMENT for array in arrays]
     return [sum(sizes[:idx]) for idx in range(len(sizes))], sum(sizes)
 

@@ -45,9 +45,7 @@ class OneLabelBinarizer:
 
 
 def binarizer_of(y: Any) -> OneLabelBinarizer | LabelBinarizer:
-    """Return what encodes labels like those of y, as `LabelBinarizer` does, or raise as that
-    does.
-    """
+    """Return what encodes labels like y's, as `LabelBinarizer` does, or raise as that does."""
     if are_integers(y):
         classes = np.unique(y)
         return OneLabelBinarizer("binary" if len(classes) <= 2 else "multiclass", classes)

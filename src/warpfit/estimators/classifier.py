@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_targ
 from warpfit.estimators import fitting
 from warpfit.estimators.binarizer import binarizer_of
 from warpfit.estimators.mlp import BaseMLP, is_stochastic
-from warpfit.estimators.parameters import CONSTRAINTS, validating_parameters
+from warpfit.estimators.parameters import CONSTRAINTS, hold, validating_parameters
 from warpfit.estimators.predictions import predicted, share_of_right
 from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
@@ -192,27 +192,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:
-        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
-        self.solver, self.alpha, self.batch_size = solver, alpha, batch_size
-        self.learning_rate, self.learning_rate_init, self.power_t = (
-            learning_rate,
-            learning_rate_init,
-            power_t,
-        )
-        self.max_iter, self.shuffle, self.random_state, self.tol = (
-            max_iter,
-            shuffle,
-            random_state,
-            tol,
-        )
-        self.verbose, self.warm_start = verbose, warm_start
-        self.momentum, self.nesterovs_momentum = momentum, nesterovs_momentum
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.n_iter_no_change, self.max_fun = n_iter_no_change, max_fun
-        self.class_weight, self.weight_decay, self.dropout = class_weight, weight_decay, dropout
-        self.n_ensemble, self.callbacks = n_ensemble, callbacks
-        self.device, self.precision, self.engine = device, precision, engine
+        hold(self, locals())
 
     @available_if(is_stochastic)
     @validating_parameters

@@ -62,9 +62,7 @@ class EpochLog(Callback):
 
 
 def _mean_over_rows(step_losses: Any, batch_size: int, num_rows: int) -> float:
-    """Return the mean of the batches' losses, each counted with its rows, as scikit-learn does, not
-    their weights.
-    """
+    """Return the mean of batches' losses, by rows as scikit-learn counts them, not by weights."""
     rows = np.full(len(step_losses), batch_size)
     rows[-1] = num_rows - batch_size * (len(step_losses) - 1)
     return float(step_losses @ rows / num_rows)
@@ -123,9 +121,7 @@ class Convergence(Callback):
         run.scale_lr(self.estimator._rate_scale)
 
     def may_act_after(self, epoch: int) -> bool:
-        """Return whether there is a score to be found, or, at worst, too many epochs without an
-        improvement.
-        """
+        """Return whether there is a score to find, or, at worst, no improvement for too long."""
         estimator = self.estimator
         at_worst = estimator._no_improvement_count + epoch - self.last_epoch
         return self.score is not None or at_worst > estimator.n_iter_no_change
@@ -140,9 +136,7 @@ class Convergence(Callback):
             self._act(run)
 
     def record_score(self, score: float, run: Run | None = None) -> None:
-        """Record a score and, with early stopping, its effect; the run's weights if it is the
-        best.
-        """
+        """Record a score and, with early stopping, its effect; the run's weights if the best."""
         estimator = self.estimator
         estimator.validation_scores_.append(score)
         if estimator.verbose:

@@ -177,9 +177,7 @@ def _place(holder: Any, split: Split) -> ChosenDevice:
 def _network(
     holder: Any, split: Split, rng: np.random.RandomState, place: ChosenDevice, *, incremental: bool
 ) -> Network:
-    """Return a holder's network, to be trained up to `max_iter` epochs, or for one if
-    incremental.
-    """
+    """Return a holder's network, for up to `max_iter` epochs, or for one if incremental."""
     if split.validation is not None:
         fitted.begin_validation(holder)
     model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout, place.device)
@@ -254,9 +252,7 @@ def train(prepared: Prepared) -> Ending:
 def tasks_of(
     prepared: Prepared, data: SweepData | None = None, fold: int | None = None
 ) -> list[Task]:
-    """Return the networks of a fit as tasks of a sweep, which share their rows: those of a fold of
-    the data, or the fit's own.
-    """
+    """Return a fit's networks as tasks of a sweep, on a fold of the data or the fit's own rows."""
     from warpfit.sweep.tasks import Task
 
     if data is None:

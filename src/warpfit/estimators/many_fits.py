@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from threading import Event
 from time import perf_counter
-from traceback import format_exc
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +21,6 @@ from sklearn.metrics._scorer import (
     _PassthroughScorer,
     _Scorer,
 )
-from sklearn.model_selection._validation import _score
 
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
@@ -32,7 +30,9 @@ from warpfit.errors import DeviceError
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
+from warpfit.estimators.joint_fits import fit_jointly
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.one_fit import OneFit, Result
 from warpfit.estimators.predictions import (
     Counted,
     PredictedRows,
@@ -43,16 +43,14 @@ from warpfit.estimators.predictions import (
 )
 from warpfit.estimators.recipes import dtype_on
 from warpfit.estimators.regressor import MLPRegressor
-from warpfit.estimators.splits import Fits, Side, Split, Splits
+from warpfit.estimators.splits import CheckedSplit, Fits, Side, Splits
 from warpfit.sweep.here import run_here
+from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
 
 Indices = npt.NDArray[np.int64]
-# What scikit-learn's search makes its results of.
-Result = dict[str, Any]
-
 # Warnings on their way from another process.
 Told = list[tuple[str, type[Warning]]]
 
@@ -63,7 +61,7 @@ WAVE = 1024
 
 
 def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
-    """Fit and score in this process, all networks of a wave in one go.
+    """Fit and score in this process, all networks of a wave in one go, or of a kind.
 
     Raises
     ------
@@ -72,6 +70,8 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
     """
     results: list[Result] = []
     with one_blas_thread():  # so that scores are those of `fit_in_processes`
+        if isinstance(fits.estimator, FittedJointly):
+            return fit_jointly(fits, stop)
         for start in range(0, len(fits), WAVE):
             results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]), stop)
     return results
@@ -200,23 +200,23 @@ def _is_fixed(value: Any) -> bool:
     return is_one or (kind is tuple and all(map(_is_fixed, value)))
 
 
-class _Started:
+class _Started(OneFit):
     """A fit that is prepared, if that did not fail; `outcomes` come to be those of its networks."""
+
+    split: CheckedSplit
 
     def __init__(
         self,
         fits: Fits,
         candidates: _Candidates,
         parameters: dict[str, Any],
-        split: Split,
+        split: CheckedSplit,
         drawn: Drawn,
     ) -> None:
-        self.fits, self.split = fits, split
+        super().__init__(fits, split)
         self.outcomes: list[Outcome] = []
-        self.error: str | None = None
-        start = perf_counter()
         self.estimator = candidates.made(parameters)
-        with self._told():
+        with self.told():
             candidates.check(self.estimator, parameters)
             X = split.train.X if split.checked is None else None
             self.prepared = prepare(
@@ -227,7 +227,6 @@ class _Started:
                 drawn=drawn,
                 **split.fit_params,
             )
-        self.seconds = perf_counter() - start
 
     @property
     def is_only_scored(self) -> bool:
@@ -251,45 +250,10 @@ class _Started:
         dtype = dtype_on(own.device, own, (own.coefs_, own.intercepts_))
         return found[0] if are_there and dtype == "float32" and found[0].are_finite else None
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Keep an error of the fit for the search, which warns of it, or raise it if that is
-        wanted.
-        """
-        try:
-            yield
-        except Exception:
-            if self.fits.error_score == "raise":
-                raise
-            self.error = format_exc()
-
-    def result(
-        self, test: PredictedRows | None = None, train: PredictedRows | None = None
-    ) -> Result:
-        """Finish the fit, and return its scores on the split's rows, and times; None are rows of
-        its own.
-        """
-        start = perf_counter()
-        if self.error is None:
-            sides = [test, train] if self.fits.return_train_score else [test]
-            with self._told():
-                endings = [ending_of(outcome) for outcome in self.outcomes]
-                finish(self.prepared, endings, self._left_on_device(sides))
-        trained = sum(outcome.seconds for outcome in self.outcomes)
-        fit_time = self.seconds + trained + perf_counter() - start
-        start = perf_counter()
-        result: Result = {
-            "fit_error": self.error,
-            "test_scores": self._scores(self.split.test, test),
-            "n_test_samples": len(self.split.test.rows),
-            "fit_time": fit_time,
-            "score_time": perf_counter() - start,
-        }
-        if self.fits.return_train_score:
-            result["train_scores"] = self._scores(self.split.train, train)
-        if self.fits.return_estimator:
-            result["estimator"] = self.estimator
-        return result
+    def finish(self, sides: Sequence[PredictedRows | None]) -> None:
+        self.seconds += sum(outcome.seconds for outcome in self.outcomes)
+        endings = [ending_of(outcome) for outcome in self.outcomes]
+        finish(self.prepared, endings, self._left_on_device(sides))
 
     def counted_sides(self) -> list[Side]:
         """Return the rows of which a GPU may count those that are right."""
@@ -303,18 +267,13 @@ class _Started:
         is_own = type(self.fits.scorer) is _PassthroughScorer
         return is_own and type(self.estimator) is MLPClassifier and not side.params
 
-    def _scores(self, side: Side, shared: PredictedRows | None) -> Any:
-        scorer, error_score = self.fits.scorer, self.fits.error_score
-        if self.error is not None:
-            is_one = not isinstance(scorer, _MultimetricScorer)
-            return error_score if is_one else dict.fromkeys(scorer._scorers, error_score)
-        if shared is None:  # the scorer may change its rows
-            side = Side(self.fits, side.rows, self.split.train.rows)
-            return _score(self.estimator, side.X, side.y, scorer, side.params, error_score)
+    def scores(self, side: Side, shared: PredictedRows | None) -> Any:
+        if self.error is not None or shared is None:
+            return super().scores(side, shared)
         with predicting(self.estimator, shared):
             if self._is_share(side) and (found := count_right(self.estimator, shared)):
                 return found
-            return _score(self.estimator, shared.X, side.y, scorer, side.params, error_score)
+            return self.scored(shared.X, side)
 
 
 def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:

@@ -220,8 +220,6 @@ class BaseMLP(BaseEstimator, ABC):
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        """Return what `__init__` takes, which scikit-learn finds anew each time, several times a
-        fit.
-        """
+        """Return what `__init__` takes, which scikit-learn finds anew several times a fit."""
         names: list[str] = super()._get_param_names()
         return names

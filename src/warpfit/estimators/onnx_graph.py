@@ -1,6 +1,4 @@
-"""A fitted estimator as an ONNX graph, with the inputs and outputs that scikit-learn's converters
-give theirs.
-"""
+"""A fitted estimator as an ONNX graph, with inputs and outputs as scikit-learn's converters."""
 
 from __future__ import annotations
 
@@ -36,7 +34,6 @@ class _Graph(Graph):
         self.estimator = estimator
 
     # -- networks
-    # ------------------------------------------------------------------------------------------
 
     def network(self, network: Any) -> str:
         """Add a network, its output activation included, and return the name of what it gives."""
@@ -59,12 +56,9 @@ class _Graph(Graph):
         return self.add(OUTPUT_OPERATORS[name], z)
 
     # -- outputs
-    # -------------------------------------------------------------------------------------------
 
     def outputs(self, predicted: list[str]) -> list[Any]:
-        """Add the mean of what the networks give, and what follows from it; return the graph's
-        outputs.
-        """
+        """Add the mean of what networks give, and what follows; return the graph's outputs."""
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
             self.add("Mean", *predicted, output="variable")

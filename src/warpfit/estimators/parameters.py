@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
@@ -55,6 +55,11 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "precision": [str],
     "engine": [str],
 }
+
+
+def hold(estimator: Any, given: Mapping[str, Any]) -> None:
+    """Set an estimator's parameters, which are the local names of its `__init__`, as they are."""
+    vars(estimator).update({name: value for name, value in given.items() if name != "self"})
 
 
 def validating_parameters(method: Method) -> Method:

@@ -11,10 +11,19 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _num_samples
 
+from warpfit.backends import resolve_device
 from warpfit.engines.scaling import AUTO
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
 from warpfit.estimators.splits import Fits
-from warpfit.training.place import PlaceOfMany, RunCosts, is_for_both, place_of_many, run_costs
+from warpfit.sweep.joint import FitCosts, FittedJointly
+from warpfit.training.place import (
+    TRAINED_AT_ONCE,
+    PlaceOfMany,
+    RunCosts,
+    is_for_both,
+    place_of_many,
+    run_costs,
+)
 
 # Parameters by which a GPU has one more kernel to compile.
 OF_KERNELS = ("hidden_layer_sizes", "activation", "solver", "batch_size", "loss", "early_stopping")
@@ -30,17 +39,37 @@ def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
     if any("device" in parameters for parameters, _ in fits.pairs):
         return PlaceOfMany(asked["device"])
     with suppress(Exception):  # which the fits will raise
-        ends = _num_features(fits.X), _num_outputs(fits)
+        costs = _costs(fits)
         all_rows = np.arange(_num_samples(fits.X))
         num_rows = {id(split): len(all_rows[split[0]]) for split in _different(fits, 1)}
         runs_of = {
-            (id(parameters), rows): _runs_of({**asked, **parameters}, ends, rows)
+            (id(parameters), rows): costs.runs(parameters, rows)
             for parameters in _different(fits, 0)
             for rows in set(num_rows.values())
         }
         runs = [runs_of[id(parameters), num_rows[id(split)]] for parameters, split in fits.pairs]
-        return place_of_many(asked["device"], list(chain(*runs)), num_processes)
+        place = place_of_many(
+            asked["device"],
+            list(chain(*runs)),
+            num_processes,
+            cpu_factor=costs.cpu_factor,
+            at_once=costs.at_once,
+        )
+        if isinstance(fits.estimator, FittedJointly) and place.device == AUTO:
+            return PlaceOfMany(resolve_device(AUTO))  # a fit would choose for itself alone
+        return place
     return PlaceOfMany(asked["device"])
+
+
+def _costs(fits: Fits) -> FitCosts:
+    if isinstance(fits.estimator, FittedJointly):
+        return fits.estimator._fit_costs(fits.X, fits.y)
+    asked, ends = fits.estimator.get_params(deep=False), (_num_features(fits.X), _num_outputs(fits))
+    return FitCosts(
+        lambda parameters, num_rows: _runs_of({**asked, **parameters}, ends, num_rows),
+        cpu_factor=1.0,
+        at_once=TRAINED_AT_ONCE,
+    )
 
 
 def _different(fits: Fits, part: int) -> list[Any]:

@@ -100,9 +100,7 @@ class PredictedRows:
         return self._checked
 
     def _gathered(self, device: str, dtype: str) -> Any:
-        """Return the rows from among those that are on a device; None if they are not there, or it
-        lacks the room.
-        """
+        """Return the rows of those on a device; None if they are not there, or lack the room."""
         if self._among is None or device_of(self._among.x) != device:
             return None
         ops = backends.get(device)
@@ -111,9 +109,7 @@ class PredictedRows:
         return None
 
     def _copied(self, estimator: Any, device: str, dtype: str) -> Any:
-        """Return the rows on a device, or on the host, from which they come in parts, if they are
-        sparse or it lacks the room.
-        """
+        """Return the rows on a device, or, sparse or too many, on the host, to come in parts."""
         rows = self._checked_by(estimator)
         if issparse(rows):
             return rows
@@ -123,9 +119,7 @@ class PredictedRows:
         return rows
 
     def are_on_device(self, estimator: Any) -> bool:
-        """Return whether the estimator's networks take the rows on a device; not if they are
-        refused.
-        """
+        """Return whether networks take the rows on a device; not if they are refused."""
         try:
             return backends.is_device_array(self.of(estimator))
         except Exception:  # which its predictions will raise
@@ -288,9 +282,7 @@ class _Placed:
         return found
 
     def counts_correct(self, X: Any, labels: Any) -> list[Any]:
-        """Return how many rows X of each batch have their largest output at their label, all on
-        the device.
-        """
+        """Return how many rows X of each batch have their largest output at their label."""
         return [backends.of(one).copy(one) for one in self._found_by(counts_correct, X, labels)]
 
     def _found_by(self, function: Callable[..., Any], *rows: Any) -> Any:

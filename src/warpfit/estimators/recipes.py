@@ -67,9 +67,7 @@ def network_of_widths(widths: tuple[int, ...], activation: str) -> NetworkSpec:
 
 
 def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
-    """Return weights and biases by their names in a network, in a dtype that can hold them; those
-    on a device have it.
-    """
+    """Return weights and biases by a network's names, in a dtype that holds them, or their own."""
     host = backends.get("cpu")
     return {
         f"{idx}.{name}": array if is_device_array(array) else host.asarray(array, dtype)
@@ -79,9 +77,7 @@ def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
 
 
 def dtype_on(device: str, estimator: Any, weights: Weights) -> str:
-    """Return the dtype of an estimator's network on a device: float32 where a GPU's engine is to
-    choose the precision.
-    """
+    """Return the dtype of a network on a device: float32 where a GPU's engine chooses."""
     if estimator.precision != "auto" or resolve_device(device) == "cpu":
         return str(weights[0][0].dtype)
     return "float32"
@@ -114,9 +110,7 @@ def layer_widths(weights: Weights) -> tuple[int, ...]:
 
 
 def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:
-    """Return copies of a network's weights and biases, which are its arrays by name, on the
-    host.
-    """
+    """Return copies of a network's weights and biases, which are its arrays by name."""
     owned = {name: np.array(to_host(array), dtype) for name, array in arrays.items()}
     return (
         [array for name, array in owned.items() if name.endswith("weight")],
@@ -145,9 +139,7 @@ def make_schedule(
 
 
 def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> optim.Optimizer:
-    """Return the optimizer of an estimator's solver, in scikit-learn's form, over a model's
-    parameters.
-    """
+    """Return the optimizer of an estimator's solver, as scikit-learn's, over a model."""
     parameters = model.parameters()
     if estimator.solver == "sgd":
         return optim.SGD(

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 
 from warpfit.estimators.mlp import BaseMLP
-from warpfit.estimators.parameters import CONSTRAINTS
+from warpfit.estimators.parameters import CONSTRAINTS, hold
 from warpfit.estimators.predictions import predicted
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.estimators.targets import Numbers
@@ -94,27 +94,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:
-        self.loss, self.hidden_layer_sizes, self.activation = loss, hidden_layer_sizes, activation
-        self.solver, self.alpha, self.batch_size = solver, alpha, batch_size
-        self.learning_rate, self.learning_rate_init, self.power_t = (
-            learning_rate,
-            learning_rate_init,
-            power_t,
-        )
-        self.max_iter, self.shuffle, self.random_state, self.tol = (
-            max_iter,
-            shuffle,
-            random_state,
-            tol,
-        )
-        self.verbose, self.warm_start = verbose, warm_start
-        self.momentum, self.nesterovs_momentum = momentum, nesterovs_momentum
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.n_iter_no_change, self.max_fun = n_iter_no_change, max_fun
-        self.weight_decay, self.dropout = weight_decay, dropout
-        self.n_ensemble, self.callbacks = n_ensemble, callbacks
-        self.device, self.precision, self.engine = device, precision, engine
+        hold(self, locals())
 
     def predict(self, X: Any) -> Array:
         """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for

@@ -147,9 +147,7 @@ def row_weights(
 
 
 def check_features(estimator: Any, X: Any) -> Any:
-    """Return X, dense or sparse, or raise as scikit-learn does if it is not like what was
-    fitted.
-    """
+    """Return X, dense or sparse, or raise as scikit-learn does if unlike what was fitted."""
     if _is_plain(estimator, X):
         return X
     X = check_readable("X", X)
@@ -157,9 +155,7 @@ def check_features(estimator: Any, X: Any) -> Any:
 
 
 def _is_plain(estimator: Any, X: Any) -> bool:
-    """Return whether X is a small array that scikit-learn's checks, beside what was fitted, would
-    return as it is.
-    """
+    """Return whether scikit-learn's checks would return X, a small array, as it is."""
     return (
         _is_small(X)
         and X.shape[1] == estimator.n_features_in_
@@ -179,9 +175,7 @@ def _is_small(X: Any) -> bool:
 
 
 def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:
-    """Return validation rows, like those that were checked; None if neither X nor y is
-    given.
-    """
+    """Return validation rows, like those that were checked; None if neither X nor y is given."""
     if X_val is None and y_val is None:
         return None
     if X_val is None or y_val is None:

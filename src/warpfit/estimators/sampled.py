@@ -61,9 +61,7 @@ def sampled_rounds(
 
 
 def _distribution(name: str, values: Any) -> Any:
-    """Return what Optuna suggests a parameter from: of values, which may be of any kind, their
-    places.
-    """
+    """Return what Optuna suggests a parameter from: of values of any kind, their places."""
     from optuna import distributions
 
     if isinstance(values, distributions.BaseDistribution):

@@ -41,9 +41,11 @@ from warpfit.estimators.many_fits import (
     fit_together,
 )
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.parameters import hold
 from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
+from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.workers import workers_for
 
 Candidate = dict[str, Any]
@@ -75,7 +77,7 @@ class _Sweep:
 
         Parameters
         ----------
-        X : array_like (n_samples, n_features)
+        X : array_like or DataFrame (n_samples, n_features)
         y : array_like (n_samples,) or (n_samples, n_outputs)
         **params
             For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV`
@@ -102,9 +104,9 @@ class _Sweep:
 
 def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     """Set everything that a fitted search has."""
-    if not isinstance(search.estimator, BaseMLP):
+    if not isinstance(search.estimator, BaseMLP | FittedJointly):
         raise ConfigError(
-            "expected warpfit's MLPClassifier or MLPRegressor, got "
+            "expected one of warpfit's classifiers or regressors, got "
             f"{type(search.estimator).__name__}; "
             "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
         )
@@ -189,8 +191,8 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
     place = place_of_fits(fits, num_processes)
     search.place_ = place.reason
-    if place.reason:
-        num_processes = place.num_processes
+    num_processes = place.num_processes or num_processes
+    if place.device != fits.estimator.device:
         fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
     if num_processes > 1 and resolve_device(fits.estimator.device) == "cpu":
         return fit_in_processes(fits, num_processes)
@@ -243,8 +245,9 @@ class SweepCV(_Sweep, GridSearchCV):
 
     Parameters
     ----------
-    estimator : MLPClassifier or MLPRegressor
-        Of this package. Its ``device`` says where all is trained.
+    estimator : MLPClassifier, MLPRegressor, TabularClassifier or TabularRegressor
+        Of this package. Its ``device`` says where all is trained. Networks for tables train by one
+        launch for the folds of a candidate, on a GPU.
     param_grid : dict of str to sequence, or list of such
         Names of the estimator's parameters with the values to try.
     cv : int, splitter of scikit-learn, or iterable of (train, test)
@@ -307,7 +310,7 @@ class SweepCV(_Sweep, GridSearchCV):
 
     def __init__(
         self,
-        estimator: BaseMLP,
+        estimator: BaseMLP | FittedJointly,
         param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
         *,
         cv: Any = 5,
@@ -319,13 +322,7 @@ class SweepCV(_Sweep, GridSearchCV):
         return_train_score: bool = False,
         executor: Executor | None = None,
     ) -> None:
-        self.estimator, self.param_grid, self.executor = estimator, param_grid, executor
-        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = (
-            verbose,
-            error_score,
-            return_train_score,
-        )
+        hold(self, locals())
 
     def _rounds(self, metric: Any) -> Rounds:
         yield list(ParameterGrid(self.param_grid))
@@ -337,7 +334,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
 
     Parameters
     ----------
-    estimator : MLPClassifier or MLPRegressor
+    estimator : MLPClassifier, MLPRegressor, TabularClassifier or TabularRegressor
     param_distributions : dict of str to sequence or distribution, or list of such
         Names of parameters with values, or with what SciPy draws them from (``rvs``); with a
         sampler, one dict of values and of Optuna's distributions.
@@ -371,7 +368,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
 
     def __init__(
         self,
-        estimator: BaseMLP,
+        estimator: BaseMLP | FittedJointly,
         param_distributions: Any,
         *,
         n_iter: int = 10,
@@ -387,19 +384,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         sampler: Any = None,
         batch: int = 64,
     ) -> None:
-        self.estimator, self.param_distributions, self.executor = (
-            estimator,
-            param_distributions,
-            executor,
-        )
-        self.n_iter, self.random_state = n_iter, random_state
-        self.sampler, self.batch = sampler, batch
-        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
-        self.verbose, self.error_score, self.return_train_score = (
-            verbose,
-            error_score,
-            return_train_score,
-        )
+        hold(self, locals())
 
     def _rounds(self, metric: Any) -> Rounds:
         if self.sampler is not None:

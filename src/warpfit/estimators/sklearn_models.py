@@ -106,8 +106,6 @@ def _take_optimizer(ours: Any, optimizer: Any, *, copies: bool = True) -> None:
 
 
 def _by_layer(arrays: Sequence[Array]) -> list[Array]:
-    """Return the state of all weights, then of all biases, in our order: weights and biases by
-    layer.
-    """
+    """Return the state of all weights, then of all biases, layer by layer as ours is."""
     half = len(arrays) // 2
     return list(chain.from_iterable(zip(arrays[:half], arrays[half:], strict=True)))

@@ -16,7 +16,6 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import Among, PredictedRows
 from warpfit.estimators.rows import Rows, Whole, check_whole
 from warpfit.sweep.folds import Fold, SweepData
@@ -34,7 +33,7 @@ class Fits:
     What has a value for each row of X, in `fit_params` and `score_params`, is taken apart as X is.
     """
 
-    estimator: BaseMLP
+    estimator: Any
     X: Any
     y: Any
     # Parameters, with the indices of the rows to train and to score on.
@@ -65,7 +64,15 @@ class Side:
 
 
 class Split:
-    """The rows of a split, which all fits on it share.
+    """The rows of a split, which all fits on it share."""
+
+    def __init__(self, fits: Fits, train: Indices, test: Indices) -> None:
+        self.train, self.test = Side(fits, train, train), Side(fits, test, train)
+        self.fit_params = _check_method_params(fits.X, params=fits.fit_params, indices=train)
+
+
+class CheckedSplit(Split):
+    """One whose rows are checked once, for perceptrons.
 
     Attributes
     ----------
@@ -77,8 +84,7 @@ class Split:
     """
 
     def __init__(self, fits: Fits, train: Indices, test: Indices, whole: _Known | None) -> None:
-        self.train, self.test = Side(fits, train, train), Side(fits, test, train)
-        self.fit_params = _check_method_params(fits.X, params=fits.fit_params, indices=train)
+        super().__init__(fits, train, test)
         self.known = whole
         self.checked: Rows | None = None if whole is None else whole.part(self.train.rows)
         self.are_among_all = self.checked is not None
@@ -96,19 +102,19 @@ class Splits:
 
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
-        self._of_pairs: dict[int, Split] = {}
+        self._of_pairs: dict[int, CheckedSplit] = {}
         self._shared: dict[int, _SharedRows] = {}
         several = len({id(split) for _, split in fits.pairs}) > 1
         self._whole = _Known.of(fits.estimator, fits.X, fits.y) if several else None
         self._all = None if self._whole is None else _SharedRows(self._whole)
 
-    def of(self, split: tuple[Indices, Indices]) -> Split:
+    def of(self, split: tuple[Indices, Indices]) -> CheckedSplit:
         """Return the rows of a split, which is known by its `id`."""
         if id(split) not in self._of_pairs:
-            self._of_pairs[id(split)] = Split(self._fits, *split, self._whole)
+            self._of_pairs[id(split)] = CheckedSplit(self._fits, *split, self._whole)
         return self._of_pairs[id(split)]
 
-    def fold_of(self, split: Split, prepared: Prepared) -> int | None:
+    def fold_of(self, split: CheckedSplit, prepared: Prepared) -> int | None:
         """Return which fold of `data_of` a fit's rows are, None if it has more to it than rows of
         its split.
         """
@@ -120,7 +126,7 @@ class Splits:
             self._shared[id(split)] = cast(_SharedRows, shared)
         return self._shared[id(split)].fold_of(split, own.aside)
 
-    def data_of(self, split: Split, device: str) -> SweepData:
+    def data_of(self, split: CheckedSplit, device: str) -> SweepData:
         """Return rows with all folds that were asked for, x on a device if it has room."""
         return self._shared[id(split)].data_on(device)
 
@@ -158,7 +164,7 @@ class _SharedRows:
         self._folds: dict[Any, tuple[int, Fold]] = {}
         self.placed: SweepData | None = None
 
-    def fold_of(self, split: Split, aside: tuple[Indices, Indices] | None) -> int:
+    def fold_of(self, split: CheckedSplit, aside: tuple[Indices, Indices] | None) -> int:
         """Return which fold the rows of a split are, less those that are held out."""
         key = id(split), None if aside is None else aside[0].tobytes()
         if key not in self._folds:

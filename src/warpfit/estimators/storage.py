@@ -129,9 +129,7 @@ class _Reader:
         self.parameters = {str(name): self.value(text) for name, text in parameters.items()}
 
     def estimator(self, fitted: dict[str, Any], **own: Any) -> Any:
-        """Return the estimator with the file's parameters, but for its `own`, and with these
-        attributes.
-        """
+        """Return the estimator with the file's parameters, less `own`, and these attributes."""
         estimator = self.kind(**{**self.parameters, **own})
         estimator._validate_params()
         for name, text in fitted.items():
@@ -183,9 +181,7 @@ BINARIZED = ("binary", "multiclass", "multilabel-indicator")
 
 
 def _check_fitted(estimator: Any) -> None:
-    """Raise ValueError, or what a missing or foreign attribute raises, unless the estimator can
-    predict.
-    """
+    """Raise ValueError, or as for a missing or foreign attribute, unless it can predict."""
     for names, is_right, expected in ATTRIBUTES:
         for name in names:
             value = getattr(estimator, name, None)
@@ -237,9 +233,7 @@ ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 
 
 def _check_network(estimator: Any) -> None:
-    """Raise ValueError unless the weights are those of one network from the features to the
-    outputs.
-    """
+    """Raise ValueError unless the weights are one network's from features to outputs."""
     weights, biases = estimator.coefs_, estimator.intercepts_
     sizes = [estimator.n_features_in_, *(bias.size for bias in biases)]
     is_whole = (
@@ -288,9 +282,7 @@ def _check_classes(estimator: Any) -> None:
 
 
 def _check_members(estimator: Any) -> None:
-    """Raise ValueError unless the networks of an ensemble are alike; after Ctrl-C they are fewer
-    than asked for.
-    """
+    """Raise ValueError unless an ensemble's networks are alike, perhaps fewer after Ctrl-C."""
     members = getattr(estimator, "estimators_", None)
     if members is None:
         return

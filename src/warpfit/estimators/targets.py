@@ -18,9 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class Labels:
-    """A class for each row, or several labels: those of a classifier that has learned which there
-    are.
-    """
+    """A class for each row, or several labels, of a classifier that has learned of them."""
 
     are_numbers = False  # so that y may hold nothing else
     are_stratified = True  # where rows are held out
@@ -43,15 +41,11 @@ class Labels:
         estimator.classes_ = estimator._label_binarizer.classes_
 
     def are_all_in(self, y: Array) -> bool:
-        """Return whether checked y, some of what was learned of, has each class that is known; not
-        if it is of several labels.
-        """
+        """Return whether checked y, of one label a row, has each class that is known."""
         return y.ndim == 1 and len(np.unique(y)) == len(self.estimator.classes_)
 
     def _check_classes(self, classes: Array) -> None:
-        """Raise ValueError unless these classes of y go with those that the network was made
-        for.
-        """
+        """Raise ValueError unless these classes of y go with those the network was made for."""
         known = self.estimator.classes_
         if self.estimator.warm_start:
             if set(classes) != set(known):
@@ -103,9 +97,7 @@ class Labels:
         return self._binarizer.transform(y).astype(bool)
 
     def encoded_to_validate(self, y: Any) -> Array:
-        """Return targets of validation rows so, or raise if there are classes that are not
-        known.
-        """
+        """Return targets of validation rows so, or raise if there are unknown classes."""
         y = one_column(np.asarray(y))
         foreign = np.setdiff1d(unique_labels(y), self.estimator.classes_)
         if len(foreign):
@@ -133,9 +125,7 @@ class Labels:
         )
 
     def score_decoded(self, predicted: Array, y: Any, weight: Any) -> float:
-        """Return scikit-learn's score of decoded predictions, whose checks an array of integers
-        does not need.
-        """
+        """Return scikit-learn's score of decoded predictions, without its checks of integers."""
         arrays = (y, predicted)
         are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
         if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:

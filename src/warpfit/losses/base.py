@@ -190,15 +190,11 @@ class Loss:
 
     @property
     def has_terms(self) -> bool:
-        """Whether kernels of whole steps compute it: its class itself, and no base of it, has
-        `terms`.
-        """
+        """Whether kernels of whole steps compute it: its class, and no base of it, has `terms`."""
         return "terms" in vars(type(self))
 
     def terms(self, outputs: int) -> LossTerms:
-        """Return what kernels of whole steps compute it by, for so many outputs; only if it
-        `has_terms`.
-        """
+        """Return by what kernels of whole steps compute it, of so many outputs, if they do."""
         raise NotImplementedError
 
     def prepare_targets(
@@ -229,9 +225,7 @@ class Loss:
         return None
 
     def largest_derivative(self, distance: float) -> float:
-        """Return the largest derivative of a row's loss where its outputs are this far off, at
-        least 1.
-        """
+        """Return the largest derivative of a row's loss for outputs this far off, at least 1."""
         return 1.0
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
@@ -254,9 +248,7 @@ class Loss:
         return None
 
     def num_outputs(self, num_classes: int) -> int:
-        """Return how many outputs a network needs to tell so many classes apart with this loss, or
-        ConfigError.
-        """
+        """Return how many outputs tell so many classes apart with this loss, or ConfigError."""
         raise ConfigError(f"expected a loss for labels of classes, got {self.name!r}")
 
     def probabilities(self, ops: Backend, outputs: Array) -> Array:
@@ -319,9 +311,7 @@ class Loss:
     def forward_and_grad(
         self, outputs: Array, targets: Any, *, sample_weight: Any = None
     ) -> tuple[float, Array]:
-        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of the outputs'
-        shape.
-        """
+        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of their shape."""
         ops, prepared = self._prepare(outputs, targets, sample_weight)
         loss, _, pullback = self.vjp(ops, outputs, **prepared)
         return float(ops.to_numpy(loss)), pullback()
@@ -347,9 +337,7 @@ class Loss:
 
 
 def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    """Return targets as floats of the outputs' shape, as `Loss.prepare_targets` does; (M,) will do
-    for one output.
-    """
+    """Return targets as `Loss.prepare_targets`, as floats; (M,) will do for one output."""
     targets = to_host(y, "targets")
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)

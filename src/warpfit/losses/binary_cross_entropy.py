@@ -1,6 +1,4 @@
-"""Cross-entropy of logits that each answer a question of their own, and of one that tells two
-classes apart.
-"""
+"""Cross-entropy of logits that each answer a question, and of one that tells two classes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Losses of the distance of outputs from targets, which may have any unit and zero: squared,
-absolute, Huber's.
-"""
+"""Losses of the distance of outputs from targets of any unit: squared, absolute, Huber's."""
 
 from __future__ import annotations
 

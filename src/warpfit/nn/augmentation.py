@@ -1,6 +1,4 @@
-"""Augmentation of images (M, H, W, C): in training each is flipped, shifted, cropped or covered in
-part, at random.
-"""
+"""Augmentation of images (M, H, W, C): in training they are flipped, shifted, cropped, covered."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import ClassVar
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import ImageWindows, Pair
-from warpfit.checks import check_choice
+from warpfit.checks import check_choice, ranged
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.image_formulas import (
     AXES,
@@ -74,20 +72,16 @@ class _AugmentationSpec(LayerSpec):
 
 @dataclass(frozen=True)
 class RandomFlipSpec(_AugmentationSpec):
-    """Each image is mirrored left to right with probability p, or all in every second span of
-    steps.
-    """
+    """Images are mirrored left to right with probability p, or all in every second span."""
 
     kind: ClassVar[str] = "random_flip"
     layer: ClassVar[str] = "RandomFlip"
-    p: float = 0.5
+    p: float = ranged("in [0, 1)", 0.5)
     layer_idx: int = 0
     alternate: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"{self.layer}: expected p in [0, 1), got {self.p!r}")
         if self.alternate is not None and self.alternate < 1:
             raise ConfigError(
                 f"{self.layer}: expected alternate of at least one step or None, got "

@@ -111,9 +111,7 @@ def batch_norm_over_ranks(
 def _moments(
     ops: Backend, rows: Array, num_rows: int, ranks: Communicator
 ) -> tuple[Array, Array, Array]:
-    """Return the mean over all ranks, how far this one's rows are from it, and the sum of squares
-    of that over all ranks.
-    """
+    """Return the mean over all ranks, this one's rows less it, and the sum of their squares."""
     axes = tuple(range(rows.ndim - 1))
     (total,) = _totals(ranks, ops.reduce("sum", rows, axes))
     mean = ops.binary("div", total, num_rows)

@@ -83,9 +83,7 @@ def conv2d(
 
 @dataclass(frozen=True)
 class Conv2dSpec(LayerSpec):
-    """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels / groups,
-    out_channels).
-    """
+    """y = f(x * weight + bias), weight (height, width, in_channels / groups, out_channels)."""
 
     kind: ClassVar[str] = "conv2d"
     joins: ClassVar[bool] = True

@@ -1,6 +1,4 @@
-"""Conv1d: y = f(x * w + b) over sequences, channels last, as convolutions of images one pixel
-high.
-"""
+"""Conv1d: y = f(x * w + b) over sequences, channels last, as images one pixel high."""
 
 from __future__ import annotations
 
@@ -88,14 +86,8 @@ class Conv1d(Layer):
         and stride 1; ``'valid'`` for none.
     dilation : int
         Steps from one tap of the kernel to the next.
-    groups : int
-        As `Conv2d` has them.
-    bias : bool
-        Whether a bias is added.
-    device : str
-        Where the parameters live.
-    init, seed, dtype
-        See `Layer`.
+    groups, bias, ...
+        All others as `Conv2d`'s.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
-from warpfit.errors import ConfigError
+from warpfit.checks import ranged
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
@@ -24,9 +24,7 @@ def dropout(
     layer_idx: int,
     first_row: int = 0,
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to
-    dx.
-    """
+    """Return x with units dropped, others times 1 / (1 - p), and the function from dy to dx."""
     y, mask = ops.dropout_forward(
         x, p=p, seed=seed, step=step, layer_idx=layer_idx, first_row=first_row
     )
@@ -38,13 +36,8 @@ class DropoutSpec(LayerSpec):
     """y = x · mask in training, else x; `layer_idx` tells the random layers of a network apart."""
 
     kind: ClassVar[str] = "dropout"
-    p: float = 0.5
+    p: float = ranged("in [0, 1)", 0.5)
     layer_idx: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
 
     def passes(self, activation: Activation) -> bool:
         # What is kept is only scaled, and what is dropped has no gradient.

@@ -38,9 +38,7 @@ def embedding(
 
 
 def as_indices(name: str, values: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Return values as int64, or raise unless they are integers from 0 to count - 1; errors call
-    them by `name`.
-    """
+    """Return values as int64, or raise, calling them `name`, unless integers in [0, count)."""
     if values.dtype == np.uint8:
         raise DTypeError(
             f"expected {name} to hold indices in another dtype than uint8, which means x / 255; "

@@ -103,9 +103,7 @@ def _deviation(parameter: ParameterSpec, name: str) -> float:
 
 @dataclass(frozen=True)
 class InitialValues:
-    """The start of one parameter in NumPy, made when it is called; by its fields a kernel makes the
-    same.
-    """
+    """The start of one parameter, made in NumPy when called, or by a kernel from the fields."""
 
     layer: str
     name: str
@@ -128,9 +126,7 @@ class InitialValues:
 
 @contextmanager
 def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Around the making of an array of a layer: a lack of memory becomes ConfigError, which names
-    both and the size.
-    """
+    """Around the making of a layer's array: a lack of memory is a ConfigError that names both."""
     num_bytes = prod(shape) * np.dtype(np.float64).itemsize
     try:
         # NumPy would say ValueError of impossible sizes, and the system may promise more memory

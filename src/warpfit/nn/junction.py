@@ -29,9 +29,7 @@ Through = Callable[[Array, list[Array]], Array]
 
 @dataclass(frozen=True)
 class JunctionSpec(LayerSpec):
-    """One of the places of a residual connection: ``'keep'``, ``'swap'`` or ``'add'``, of whose sum
-    f is taken.
-    """
+    """A place of a residual connection: ``'keep'``, ``'swap'``, or ``'add'``, then f."""
 
     kind: ClassVar[str] = "junction"
     part: str

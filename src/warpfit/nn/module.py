@@ -137,7 +137,6 @@ class Module(WithHints):
         return Tensor(moved(x, backends.of(*arrays) if arrays else home_of(x), self.dtype))
 
     # -- the tree
-    # ----------------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield (name, module) for the modules directly inside this one."""
@@ -192,7 +191,6 @@ class Module(WithHints):
         return [parameter for _, parameter in self.named_parameters()]
 
     # -- state
-    # -------------------------------------------------------------------------------------------
 
     def named_arrays(self) -> dict[str, Parameter | Buffer]:
         """Return all parameters and buffers, by dotted name."""
@@ -251,9 +249,7 @@ class Module(WithHints):
         return self
 
     def eval(self) -> Self:
-        """Switch this module and all below to evaluation: no dropout, batch norm with running
-        statistics.
-        """
+        """Switch this module and all below to evaluation: no dropout, running statistics."""
         return self.train(False)
 
     def zero_grad(self) -> None:
@@ -262,9 +258,7 @@ class Module(WithHints):
             parameter.grad = None
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Let the parameters of this module and all below be trained, or freeze them with False;
-        before training starts.
-        """
+        """Let the parameters here and below be trained, or freeze them; before training starts."""
         check_flag("requires_grad", requires_grad)
         for parameter in self.parameters():
             parameter.requires_grad = requires_grad
@@ -280,9 +274,7 @@ class Module(WithHints):
         )
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
-        """Move all parameters, their gradients and buffers to a device, or to another float dtype,
-        in place.
-        """
+        """Move parameters, gradients and buffers to a device or another float dtype, in place."""
         if dtype is not None:
             check_dtype(dtype)
         target = self.backend if device is None else backends.get(device)
@@ -314,12 +306,9 @@ class Module(WithHints):
         return sum(int(parameter.data.size) for parameter in self.parameters())
 
     # -- text
-    # --------------------------------------------------------------------------------------------
 
     def summary(self, input_shape: Sequence[int]) -> str:
-        """Return a table for samples of a shape: every layer with its output shape and number of
-        parameters.
-        """
+        """Return a table for samples of a shape: layers, output shapes, numbers of parameters."""
         shape = as_integers("input_shape", input_shape, 0)
         trace = self._trace_of(shape)
         rows = [("input", "", str(shape), "")]

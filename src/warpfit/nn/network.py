@@ -82,9 +82,7 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with each activation joined to the linear layer, convolution, batch norm
-        or sum before it.
-        """
+        """The same network with activations joined to linear layers, convolutions, norms, sums."""
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
             before = layers[-1][1] if layers else None
@@ -282,9 +280,7 @@ class NetworkSpec:
 
 
 def _takes_activation(spec: LayerSpec, activation: Activation) -> bool:
-    """Whether a layer computes an activation that follows it; a sum if the derivative is known from
-    its result.
-    """
+    """Whether a layer computes an activation behind it; a sum if its result gives f'."""
     if isinstance(spec, JunctionSpec) and (spec.part != "add" or activation.needs_input):
         return False
     is_plain = getattr(spec, "activation", None) == IDENTITY

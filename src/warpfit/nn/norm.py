@@ -28,9 +28,7 @@ def layer_norm(
     num_axes: int = 1,
     eps: float = 1e-5,
 ) -> Normalised:
-    """Return y, normalised over the last `num_axes` axes, and the function from dy to (dx, dweight,
-    dbias).
-    """
+    """Return y, normalised over `num_axes` last axes, and the function to (dx, dweight, dbias)."""
     y, saved = ops.layer_norm_forward(x, weight, bias, num_axes=num_axes, eps=eps)
     return y, lambda dy: ops.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes)
 
@@ -43,9 +41,7 @@ def check_eps(layer: str, eps: float) -> None:
 
 @dataclass(frozen=True)
 class BatchNormSpec(LayerSpec):
-    """y = f((x - mean) / √(variance + eps) · weight + bias) per channel; `num_dims` is 1 for rows,
-    2 for images.
-    """
+    """y = f((x - mean) / √(variance + eps) · weight + bias) per channel, of rows or images."""
 
     kind: ClassVar[str] = "batch_norm"
     num_features: int

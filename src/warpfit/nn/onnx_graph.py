@@ -1,6 +1,4 @@
-"""ONNX graphs and their files, for whatever puts its operators into one: a chain of layers, or an
-estimator.
-"""
+"""ONNX graphs and their files, for what puts operators into one: layers, or an estimator."""
 
 from __future__ import annotations
 
@@ -70,17 +68,13 @@ class Graph:
         return self.add("Reshape", x, self.constant(np.array([0, *shape], np.int64)))
 
     def channels_first(self, x: str, num_axes: int) -> str:
-        """Return the name of samples with their channels before `num_axes` axes, as ONNX has
-        them.
-        """
+        """Return the name of samples with channels before `num_axes` axes, as ONNX has them."""
         if x in self._channels_first:
             return self._channels_first[x]
         return self.add("Transpose", x, perm=[0, num_axes + 1, *range(1, num_axes + 1)])
 
     def channels_last(self, x: str, num_axes: int) -> str:
-        """Return the name of samples with their channels after `num_axes` axes, as warpfit has
-        them.
-        """
+        """Return the name of samples with channels after `num_axes` axes, as warpfit has them."""
         y = self.add("Transpose", x, perm=[0, *range(2, num_axes + 2), 1])
         self._channels_first[y] = x
         return y

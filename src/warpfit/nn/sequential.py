@@ -154,9 +154,7 @@ class Sequential(Module):
         graph.write(path, "Sequential", inputs, [graph.value(y, "FLOAT", *network.output_shape)])
 
     def _foreign(self) -> str | None:
-        """Return what of this chain `flat_layers` does not say, by its class; None if there is no
-        such module.
-        """
+        """Return the class of what `flat_layers` does not say of this chain; None if nothing."""
         if type(self) is not Sequential:
             return type(self).__name__
         if self.flat_layers() is not None:
@@ -275,9 +273,7 @@ class Residual(Module):
         return y + kept
 
     def flat_layers(self) -> list[tuple[str, Layer]] | None:
-        """Return (name, layer) for every layer, with junctions around those of the chains; None if
-        they do not say all.
-        """
+        """Return (name, layer) of all layers, with junctions; None if they do not say all."""
         found: list[tuple[str, Layer]] = []
         for part, (name, chain) in zip(("keep", "swap"), self.branches, strict=False):
             inner = chain.flat_layers()
@@ -298,9 +294,7 @@ def _junction(part: str) -> Layer:
 
 
 def _nested(layers: Sequence[Layer]) -> list[Module]:
-    """Return the modules of a chain with junctions: each `Residual` in place of what it consists
-    of.
-    """
+    """Return a chain's modules with junctions: each `Residual` in place of its parts."""
     blocks: list[list[list[Module]]] = [[[]]]  # chains of the residual blocks that are open
     for layer in layers:
         part = layer.spec.part if isinstance(layer.spec, JunctionSpec) else None

@@ -12,9 +12,7 @@ LIMIT = 2**60
 
 
 def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
-    """Return the value as an int, or raise ConfigError unless it is an integer of at least
-    `least`.
-    """
+    """Return the value as an int, or raise ConfigError unless an integer of at least `least`."""
     try:
         size = check_count(name, value, least)
     except ConfigError as error:
@@ -25,9 +23,7 @@ def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
 
 
 def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:
-    """Return (height, width) from a pair or from one number for both, or raise ConfigError as
-    `as_size`.
-    """
+    """Return (height, width) of a pair, or of one number for both, or raise as `as_size`."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ConfigError(

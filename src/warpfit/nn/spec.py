@@ -28,9 +28,7 @@ NetworkPullback = Callable[..., dict[str, Array]]
 
 
 def named(backward: Callable[[Array], tuple[Any, Array | None, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw or None, db
-    or None).
-    """
+    """Return the pullback of a layer with a weight, from the function to (dx, dw, db)."""
 
     def pullback(dy: Array) -> tuple[Any, dict[str, Array]]:
         dx, *found = backward(dy)
@@ -138,9 +136,7 @@ class LayerSpec:
 
     @property
     def full_precision(self) -> bool:
-        """Whether the layer takes its arrays in float32 even where activations are in half
-        precision.
-        """
+        """Whether the layer takes arrays in float32 even if activations are in half precision."""
         return False
 
     @property
@@ -149,15 +145,11 @@ class LayerSpec:
         return False
 
     def passes(self, activation: Activation) -> bool:
-        """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' being known from
-        f's result.
-        """
+        """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' by f's result."""
         return False
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of one sample's output, or raise ShapeError if the layer does not take
-        its input.
-        """
+        """Return the shape of a sample's output, or ShapeError if the input is not taken."""
         return input_shape
 
     def vjp(
@@ -208,9 +200,7 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        """Return a spec from its fields as JSON has them: lists become tuples, an activation's
-        fields one.
-        """
+        """Return a spec from its fields as JSON has them: lists become tuples."""
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
         }

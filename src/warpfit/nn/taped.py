@@ -56,9 +56,7 @@ class TapedNetwork:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs for a batch x (M, ...), and the function from dy to the parameters'
-        gradients.
-        """
+        """Return the outputs for a batch x (M, ...), and the function from dy to gradients."""
         parameters = dict(self.module.named_parameters())
         for name, holder in self.module.named_arrays().items():
             holder.data = arrays[name]

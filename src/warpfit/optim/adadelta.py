@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -18,19 +19,10 @@ class AdadeltaSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "adadelta"
     rule: ClassVar[str] = "adadelta"
-    rho: float = 0.9
-    eps: float = 1e-6
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(0 <= self.rho < 1, "rho in [0, 1)", self.rho)
-        self.require(self.eps > 0, "eps above 0", self.eps)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return ("square_average", "step_average")
+    slots: ClassVar[tuple[str, ...]] = ("square_average", "step_average")
+    rho: float = ranged("in [0, 1)", 0.9)
+    eps: float = ranged("above 0", 1e-6)
+    weight_decay: float = ranged("of at least 0", 0.0)
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         return UpdateNumbers(lr, eps=self.eps, decay=self.weight_decay, of_square=self.rho)
@@ -41,18 +33,14 @@ class Adadelta(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
     lr : float or Schedule
         What a step is multiplied by.
     rho : float
         Decay of the averages of squared gradients and squared steps.
     eps : float
         Added below both roots; the first steps are about its root.
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, weight_decay, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

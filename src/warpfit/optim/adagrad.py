@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -18,19 +19,10 @@ class AdagradSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "adagrad"
     rule: ClassVar[str] = "adagrad"
-    lr_decay: float = 0.0
-    weight_decay: float = 0.0
-    eps: float = 1e-10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(self.lr_decay >= 0, "lr_decay of at least 0", self.lr_decay)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-        self.require(self.eps > 0, "eps above 0", self.eps)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return ("square_sum",)
+    slots: ClassVar[tuple[str, ...]] = ("square_sum",)
+    lr_decay: float = ranged("of at least 0", 0.0)
+    weight_decay: float = ranged("of at least 0", 0.0)
+    eps: float = ranged("above 0", 1e-10)
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         rate = lr / (1 + (step - 1) * self.lr_decay)
@@ -42,17 +34,12 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     lr_decay : float
         Step t, counted from 0, divides the learning rate by 1 + t · lr_decay.
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
     eps : float
         Added to the root.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------

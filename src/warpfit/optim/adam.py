@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -21,21 +22,16 @@ class AdamSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "adam"
     rule: ClassVar[str] = "adam"
+    slots: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    eps: float = ranged("above 0", 1e-8)
+    weight_decay: float = ranged("of at least 0", 0.0)
     decoupled: bool = False
     eps_before_correction: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "betas", self.checked_betas(self.betas))
-        self.require(self.eps > 0, "eps above 0", self.eps)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return ("first_moment", "second_moment")
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         beta1, beta2 = self.betas

@@ -1,6 +1,4 @@
-"""What all optimizers share: the settings as a value, and the object that steps a list of
-parameters.
-"""
+"""What optimizers share: the settings as a value, and what steps a list of parameters."""
 
 from __future__ import annotations
 
@@ -26,6 +24,7 @@ from warpfit.checks import (
     check_fields,
     check_number,
     kind_of,
+    ranged,
     register,
 )
 from warpfit.errors import ConfigError, ShapeError
@@ -69,10 +68,12 @@ class OptimizerSpec:
     by_kind: ClassVar[dict[str, type[OptimizerSpec]]] = {}
     # The name of an update in ``UPDATE_RULES``; "" for one whose `apply` is its own.
     rule: ClassVar[str] = ""
+    # Names of the arrays kept for each parameter.
+    slots: ClassVar[tuple[str, ...]] = ()
 
     lr: Schedule
     clip_norm: float | None = None
-    l2: float = 0.0
+    l2: float = ranged("of at least 0", 0.0)
     l2_by_weight: bool = field(default=False, kw_only=True)
     groups: tuple[ParameterGroup, ...] = field(default=(), kw_only=True)
 
@@ -86,7 +87,6 @@ class OptimizerSpec:
             "clip_norm above 0 or None",
             self.clip_norm,
         )
-        self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
 
     def require(self, condition: bool, what: str, came: Any) -> None:
         """Raise ConfigError unless `condition` holds.
@@ -108,9 +108,7 @@ class OptimizerSpec:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
 
     def checked_betas(self, came: Any) -> tuple[float, float]:
-        """Return two shares of averages as floats, or raise ConfigError unless each is in [0,
-        1).
-        """
+        """Return two shares of averages as floats, or raise ConfigError unless in [0, 1)."""
         betas = as_tuple(came, Real)
         if betas is None or len(betas) != 2:
             raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
@@ -119,8 +117,8 @@ class OptimizerSpec:
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """Names of the arrays kept for each parameter."""
-        return ()
+        """Those of `slots` that these settings need."""
+        return self.slots
 
     @property
     def follows_its_rule(self) -> bool:
@@ -129,9 +127,7 @@ class OptimizerSpec:
         return is_own and self.rule in UPDATE_RULES
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
-        """Return the rule's numbers in a step, counted from 1, at this rate; of arrays, in
-        several.
-        """
+        """Return the rule's numbers in a step, from 1 on, at this rate; of arrays, in several."""
         raise NotImplementedError
 
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
@@ -139,9 +135,7 @@ class OptimizerSpec:
         return tuple(self.update_numbers(step, lr)[:NUMBERS_OF_STEP]) if self.rule else (lr,)
 
     def numbers_of_groups(self, step: int, lr: float) -> tuple[float, ...]:
-        """Return `numbers` of all groups, one after the other, as `update` finds them on the
-        device.
-        """
+        """Return `numbers` of all groups, one by one, as `update` finds them on the device."""
         if not self.groups:
             return self.numbers(step, lr)
         return tuple(
@@ -380,9 +374,7 @@ class Optimizer(OnDemand):
         self.step_count = 0
 
     def make_slots(self) -> dict[str, list[Array]]:
-        """Return the slots, zeros before the first step, where the parameters live and in their
-        dtype.
-        """
+        """Return the slots, zeros before the first step, where and as the parameters are."""
         if not self.slots:
             self.slots = {
                 name: [backends.of(p.data).zeros(p.shape, p.dtype) for p in self.parameters]

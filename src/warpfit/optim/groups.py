@@ -1,6 +1,4 @@
-"""Parameter groups: learning rates and weight decays that some of an optimizer's parameters have of
-their own.
-"""
+"""Parameter groups: learning rates and weight decays that some parameters have of their own."""
 
 from __future__ import annotations
 

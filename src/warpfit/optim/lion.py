@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -21,17 +22,13 @@ class LionSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "lion"
     rule: ClassVar[str] = "lion"
+    slots: ClassVar[tuple[str, ...]] = ("average",)
     betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = 0.0
+    weight_decay: float = ranged("of at least 0", 0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "betas", self.checked_betas(self.betas))
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return ("average",)
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         beta1, beta2 = self.betas
@@ -43,16 +40,14 @@ class Lion(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
     lr : float or Schedule
         Every weight moves by this much in a step: a third to a tenth of Adam's.
     betas : pair of float
         Share of the average in a step's direction, and of itself that it keeps.
     weight_decay : float
         A step multiplies all parameters by 1 - lr · weight_decay.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

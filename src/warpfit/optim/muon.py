@@ -11,7 +11,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.matrix_updates import MatrixNumbers, matrix_of
 from warpfit.backends.update_rules import UpdateNumbers
-from warpfit.checks import kind_of
+from warpfit.checks import kind_of, ranged
 from warpfit.errors import ConfigError
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import NUMBERS_OF_STEP, Optimizer, OptimizerSpec
@@ -42,9 +42,9 @@ class MuonSpec(OptimizerSpec):
     """
 
     kind: ClassVar[str] = "muon"
-    momentum: float = 0.95
+    momentum: float = ranged("in [0, 1)", 0.95)
     nesterov: bool = True
-    weight_decay: float = 0.1
+    weight_decay: float = ranged("of at least 0", 0.1)
     ns_steps: int = 5
     adjust_lr_fn: str = "match_rms_adamw"
     normalize: bool = False
@@ -53,8 +53,6 @@ class MuonSpec(OptimizerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
         self.require(1 <= self.ns_steps < 100, "ns_steps in [1, 100)", self.ns_steps)
         known = f"adjust_lr_fn among {', '.join(ADJUSTMENTS)}"
         self.require(self.adjust_lr_fn in ADJUSTMENTS, known, self.adjust_lr_fn)
@@ -121,9 +119,6 @@ class Muon(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     momentum : float
         In [0, 1): share of itself that the average of gradients keeps.
     nesterov : bool
@@ -138,13 +133,13 @@ class Muon(Optimizer):
         near 0.02; ``'none'``, 1.
     normalize : bool
         Whether each step first gives a matrix the norm √outputs, as batch norm after it allows.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
     others : Optimizer, optional
         Over further parameters, which it updates by its own rule, settings and groups; the schedule
         of `lr` scales its rate, which must be a number. By default biases and the like are updated
         by AdamW with betas (0.9, 0.95), eps 1e-10, this weight decay and Muon's rate, or
         0.015 times that unless rates are as AdamW's. With it all of `parameters` must be matrices.
+    parameters, lr, clip_norm
+        All others as `Adam`'s.
 
     Raises
     ------

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -38,21 +39,15 @@ class NAdamSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "nadam"
     rule: ClassVar[str] = "nadam"
+    slots: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum_decay: float = 4e-3
+    eps: float = ranged("above 0", 1e-8)
+    weight_decay: float = ranged("of at least 0", 0.0)
+    momentum_decay: float = ranged("of at least 0", 4e-3)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "betas", self.checked_betas(self.betas))
-        self.require(self.eps > 0, "eps above 0", self.eps)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
-        self.require(self.momentum_decay >= 0, "momentum_decay of at least 0", self.momentum_decay)
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        return ("first_moment", "second_moment")
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         beta1, beta2 = self.betas
@@ -80,19 +75,11 @@ class NAdam(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
-    betas : pair of float
-        Decay of the averages of gradients and of their squares.
-    eps : float
-    weight_decay : float
-        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
     momentum_decay : float
         How fast the momentum rises, from half of the first beta to all of it: with 0.004 by half of
         the way in 4250 steps.
-    clip_norm : float, optional
-        Largest joint norm of all gradients.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------

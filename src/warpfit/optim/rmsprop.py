@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -18,17 +19,10 @@ class RMSpropSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "rmsprop"
     rule: ClassVar[str] = "rmsprop"
-    alpha: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(0 <= self.alpha < 1, "alpha in [0, 1)", self.alpha)
-        self.require(self.eps > 0, "eps above 0", self.eps)
-        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
+    alpha: float = ranged("in [0, 1)", 0.99)
+    eps: float = ranged("above 0", 1e-8)
+    weight_decay: float = ranged("of at least 0", 0.0)
+    momentum: float = ranged("in [0, 1)", 0.0)
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -45,13 +39,12 @@ class RMSprop(Optimizer):
 
     Parameters
     ----------
-    parameters : sequence of Parameter, or of groups
-        Groups as `Optimizer` has them.
-    lr : float or Schedule
     alpha : float
         Decay of the average of squared gradients.
-    eps, weight_decay, momentum, clip_norm
-        As `torch.optim.RMSprop`'s and `SGD`'s.
+    momentum : float
+        In [0, 1): share of the last velocity that is kept.
+    parameters, lr, ...
+        All others as `Adam`'s.
 
     Raises
     ------

@@ -17,9 +17,7 @@ Rates = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: `step` of `total_steps`, counted from 0, with `steps_per_epoch` steps an
-    epoch.
-    """
+    """Where a run stands: `step` of `total_steps`, from 0, with `steps_per_epoch` an epoch."""
 
     step: int
     total_steps: int
@@ -29,11 +27,6 @@ class Progress:
     def epoch(self) -> int:
         """The epoch that the step belongs to, counted from 0."""
         return self.step // max(1, self.steps_per_epoch)
-
-
-def require(condition: bool, schedule: Schedule, what: str) -> None:
-    if not condition:
-        raise ConfigError(f"{type(schedule).__name__}: expected {what}, got {schedule!r}")
 
 
 @dataclass(frozen=True)
@@ -62,16 +55,18 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__, self)
-        require(0 <= self.lr < inf, self, "a learning rate that is finite and at least 0")
+        if not 0 <= self.lr < inf:
+            raise ConfigError(
+                f"{type(self).__name__}: expected a learning rate that is finite and at least 0, "
+                f"got {self!r}"
+            )
 
     def rate(self, progress: Progress) -> float:
         """Return the learning rate of a step."""
         return float(self.rates(progress, 1)[0])
 
     def rates(self, progress: Progress, count: int) -> Rates:
-        """Return the learning rates (count,) float64 of a step and of those after it, as `rate`
-        gives them.
-        """
+        """Return the learning rates (count,) float64 from a step on, as `rate` gives them."""
         if not self.is_by_epoch:
             places = range(progress.step, progress.step + count)
             return np.array(
@@ -85,9 +80,7 @@ class Schedule:
 
     @property
     def largest(self) -> float:
-        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr`
-        say so here.
-        """
+        """The bound of all rates, but for rounding; schedules that rise above `lr` say so here."""
         return self.lr
 
     def observe(self, state: PlateauState, loss: float) -> PlateauState:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, inf, pi
+from math import cos, pi
 from typing import Any, ClassVar
 
 import numpy as np
 
-from warpfit.checks import brief
+from warpfit.checks import brief, ranged
 from warpfit.errors import ConfigError
-from warpfit.optim.schedule import PlateauState, Progress, Rates, Schedule, require
+from warpfit.optim.schedule import PlateauState, Progress, Rates, Schedule
 
 __all__ = [
     "Constant",
@@ -82,16 +82,8 @@ class Step(Schedule):
 
     name: ClassVar[str] = "step"
     is_by_epoch: ClassVar[bool] = True
-    every: int = 10
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.every >= 1 and 0 < self.factor <= 1,
-            self,
-            "every of at least 1 and a factor in (0, 1]",
-        )
+    every: int = ranged("of at least 1", 10)
+    factor: float = ranged("in (0, 1]", 0.1)
 
     def rate(self, progress: Progress) -> float:
         return self.lr * self.factor ** (progress.epoch // self.every)
@@ -110,11 +102,7 @@ class Exponential(Schedule):
 
     name: ClassVar[str] = "exponential"
     is_by_epoch: ClassVar[bool] = True
-    factor: float = 0.95
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.factor <= 1, self, "a factor in (0, 1]")
+    factor: float = ranged("in (0, 1]", 0.95)
 
     def rate(self, progress: Progress) -> float:
         return self.lr * self.factor**progress.epoch
@@ -155,17 +143,9 @@ class InverseScaling(Schedule):
 
     name: ClassVar[str] = "inverse_scaling"
     is_by_epoch: ClassVar[bool] = True
-    power: float = 0.5
-    per_epoch: int = 1
-    before: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 <= self.power < inf and self.per_epoch >= 0 and self.before >= 0,
-            self,
-            "power, per_epoch and before of at least 0",
-        )
+    power: float = ranged("of at least 0 and finite", 0.5)
+    per_epoch: int = ranged("of at least 0", 1)
+    before: int = ranged("of at least 0", 0)
 
     def rate(self, progress: Progress) -> float:
         if progress.epoch == 0:
@@ -214,16 +194,8 @@ class Cosine(Schedule):
     """
 
     name: ClassVar[str] = "cosine"
-    final_lr: float = 0.0
-    warmup_epochs: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 <= self.final_lr < inf and self.warmup_epochs >= 0,
-            self,
-            "final_lr and warmup_epochs of at least 0",
-        )
+    final_lr: float = ranged("of at least 0 and finite", 0.0)
+    warmup_epochs: float = ranged("of at least 0", 0.0)
 
     def rates(self, progress: Progress, count: int) -> Rates:
         steps = _steps(progress, count)
@@ -262,11 +234,7 @@ class Linear(Schedule):
     """
 
     name: ClassVar[str] = "linear"
-    final_lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.final_lr < inf, self, "final_lr of at least 0")
+    final_lr: float = ranged("of at least 0 and finite", 0.0)
 
     def rates(self, progress: Progress, count: int) -> Rates:
         shares = np.minimum(1.0, _steps(progress, count) / max(1, progress.total_steps))
@@ -308,17 +276,9 @@ class OneCycle(Schedule):
     """
 
     name: ClassVar[str] = "one_cycle"
-    rise: float = 0.3
-    start_divisor: float = 25.0
-    final_divisor: float = 1e4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 < self.rise < 1 and self.start_divisor >= 1 and self.final_divisor >= 1,
-            self,
-            "a rise in (0, 1) and divisors of at least 1",
-        )
+    rise: float = ranged("in (0, 1)", 0.3)
+    start_divisor: float = ranged("of at least 1", 25.0)
+    final_divisor: float = ranged("of at least 1", 1e4)
 
     def rates(self, progress: Progress, count: int) -> Rates:
         steps = _steps(progress, count)
@@ -370,19 +330,11 @@ class ReduceOnPlateau(Schedule):
 
     name: ClassVar[str] = "reduce_on_plateau"
     is_by_epoch: ClassVar[bool] = True
-    factor: float = 0.1
-    patience: int = 10
+    factor: float = ranged("in (0, 1)", 0.1)
+    patience: int = ranged("of at least 0", 10)
     threshold: float = 1e-4
-    cooldown: int = 0
-    min_lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 < self.factor < 1 and self.patience >= 0 and self.cooldown >= 0 and self.min_lr >= 0,
-            self,
-            "a factor in (0, 1), and patience, cooldown and min_lr of at least 0",
-        )
+    cooldown: int = ranged("of at least 0", 0)
+    min_lr: float = ranged("of at least 0", 0.0)
 
     def rate(self, progress: Progress) -> float:
         return self.lr

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.checks import ranged
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import Parameters
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -18,15 +19,13 @@ class SGDSpec(OptimizerSpec):
 
     kind: ClassVar[str] = "sgd"
     rule: ClassVar[str] = "sgd"
-    momentum: float = 0.0
+    momentum: float = ranged("in [0, 1]", 0.0)
     nesterov: bool = False
-    weight_decay: float = 0.0
+    weight_decay: float = ranged("of at least 0", 0.0)
     lr_in_velocity: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.momentum <= 1, "momentum in [0, 1]", self.momentum)
-        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
         self.require(
             self.momentum > 0 or not self.nesterov, "momentum above 0 for nesterov", self.momentum
         )

@@ -39,9 +39,7 @@ def rule_of(pruner: BasePruner, batch: Sequence[AskedTrial], sign: int) -> Rule 
 
 
 def _halving_of(pruner: Any) -> Halving | None:
-    """Return the synchronous rule that Optuna's pruner approximates, None if this release's has
-    other settings.
-    """
+    """Return the synchronous rule that Optuna's pruner approximates, None for other settings."""
     names = ("_reduction_factor", "_min_resource", "_min_early_stopping_rate", "_bootstrap_count")
     if not all(hasattr(pruner, name) for name in names):
         return None

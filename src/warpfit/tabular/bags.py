@@ -1,10 +1,12 @@
-"""Which rows and seeds the networks of a bag have."""
+"""Which rows and seeds the networks of a bag have, and the training of some bags at once."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -12,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
+from warpfit.blas import one_blas_thread
 from warpfit.errors import DataError
-from warpfit.tabular.members import Member
+from warpfit.tabular.members import Member, Method, Trained, Training
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Rows
@@ -48,6 +51,51 @@ class HeldOut:
     cells: Array
     y: Array
     weights: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """The networks of a fit, and what they are made of; `cells` are those of the table."""
+
+    table: Table
+    cells: Array
+    splits: Sequence[Split]
+    members: Sequence[Member]
+    training: Training
+
+    def held_out(self) -> list[HeldOut]:
+        """Return the validation rows of each split."""
+        y, weights = self.table.y, self.table.weights
+        return [
+            HeldOut(self.cells[places], y[places], None if weights is None else weights[places])
+            for places in (split.held_out for split in self.splits)
+        ]
+
+
+def trained_bags(
+    method: Method, bags: Sequence[Bag], is_over: Callable[[], bool]
+) -> list[list[Trained]]:
+    """Train the networks of some bags in one call, and return those of each that time was left for.
+
+    Parameters
+    ----------
+    method : Method
+    bags : sequence of Bag
+        Whose trainings differ in what they report, or it is one.
+    is_over : function
+        Whether no time is left for any of them.
+    """
+    members = [member for bag in bags for member in bag.members]
+    reports = [partial(bag.training.report, idx) for bag in bags for idx in range(len(bag.members))]
+    training = replace(
+        bags[0].training,
+        report=lambda idx, outcome: reports[idx](outcome),
+        is_over=lambda: is_over() or bags[0].training.is_over(),
+    )
+    # What overflows is found by the validation errors.
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        trained = iter(list(method.train(members, training)))
+    return [list(islice(trained, len(bag.members))) for bag in bags]
 
 
 def set_aside(num_rows: int, fraction: float, seed: int) -> Split:

@@ -13,10 +13,12 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 
+from warpfit.checks import brief
 from warpfit.errors import DataError
 from warpfit.extras import needs
 from warpfit.losses import Loss, SoftmaxCrossEntropy
-from warpfit.tabular.estimator import CONSTRAINTS, BaseTabular
+from warpfit.tabular.estimator import BaseTabular
+from warpfit.tabular.parameters import CONSTRAINTS
 from warpfit.tabular.targets import Classes
 
 with needs("data", "tables need"):
@@ -193,16 +195,11 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
-        y = _without_extension(y)
+        y = _of_one_kind(_without_extension(y))
         y = column_or_1d(
             check_array(y, ensure_2d=False, dtype=None, ensure_min_samples=0, input_name="y"),
             warn=True,
         )
-        missing = np.flatnonzero(pd.isna(y))
-        if missing.size:
-            raise DataError(
-                f"expected a class in each row, got a missing one in row {missing[0] + 1}"
-            )
         check_classification_targets(y)
         return np.asarray(y)
 
@@ -214,6 +211,23 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         return SoftmaxCrossEntropy(label_smoothing=settings["label_smoothing"])
+
+
+def _of_one_kind(y: Any) -> Any:
+    """Return labels that are objects as numbers or truth values, if all are, or raise DataError if
+    one is missing, or some are text.
+    """
+    if not (own := np.asarray(y)).ndim or own.dtype.kind not in "OMm":
+        return y
+    missing = np.flatnonzero(pd.isna(own))
+    if missing.size:
+        raise DataError(f"expected a class in each row, got a missing one in row {missing[0] + 1}")
+    texts = [isinstance(each, str) for each in own.ravel()]
+    if any(texts) and not all(texts):
+        text, other = own.ravel()[texts.index(True)], own.ravel()[texts.index(False)]
+        raise DataError(f"expected classes of one kind, got {brief(other)} besides {brief(text)}")
+    plain = own if any(texts) or own.dtype.kind != "O" else np.array(own.tolist())
+    return plain if plain.dtype.kind in "biuf" else y
 
 
 def _without_extension(y: Any) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
-from numbers import Integral, Real
+from numbers import Integral
 from time import perf_counter
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
@@ -22,28 +21,30 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from warpfit.backends.activations import ACTIVATIONS
-from warpfit.blas import one_blas_thread
 from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
 from warpfit.losses import Loss
+from warpfit.sweep.joint import FitCosts, FittedJointly
 from warpfit.tabular.bags import (
-    HeldOut,
+    Bag,
     Split,
     Table,
     folds_of,
     members_of,
     seeds_of,
     set_aside,
+    trained_bags,
 )
 from warpfit.tabular.cautions import warn_of_divergence, warn_of_time_limit
 from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
-from warpfit.tabular.members import Member, Trained, Training, shape_of
+from warpfit.tabular.members import Member, Trained, Training
 from warpfit.tabular.methods import METHODS
+from warpfit.tabular.parameters import CONSTRAINTS, settings_of
 from warpfit.tabular.place import predicted_on, trained_on
+from warpfit.tabular.searching import fit_costs, kind_of
 from warpfit.tabular.targets import Targets
 from warpfit.tabular.training import Outcome
 
@@ -52,37 +53,8 @@ with needs("data", "tables need"):
 
 Array = npt.NDArray[Any]
 
-MOST_NETWORKS = 1_000_000
-_COUNT = Interval(Integral, 1, None, closed="left")
-_SHARE = Interval(Real, 0, 1, closed="left")
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 
-# Of what None stands for the method's own value.
-CHOSEN_BY_METHOD: dict[str, list[Any]] = {
-    "n_epochs": [_COUNT, None],
-    "batch_size": [_COUNT, None],
-    "lr": [_POSITIVE, None],
-    "hidden_layer_sizes": ["array-like", _COUNT, None],
-    "activation": [StrOptions(set(ACTIVATIONS)), None],
-    "dropout": [_SHARE, None],
-    "weight_decay": [Interval(Real, 0, None, closed="left"), None],
-    "frequency_scale": [_POSITIVE, None],
-    "precision": [StrOptions({"float32", "float16", "bfloat16"}), None],
-}
-CONSTRAINTS: dict[str, list[Any]] = {
-    **CHOSEN_BY_METHOD,
-    "method": [StrOptions(set(METHODS))],
-    "n_folds": [Interval(Integral, 2, None, closed="left"), None],
-    "n_ensemble": [Interval(Integral, 1, MOST_NETWORKS, closed="both")],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "time_limit": [_POSITIVE, None],
-    "random_state": ["random_state"],
-    "device": [str],
-    "verbose": ["verbose"],
-}
-
-
-class BaseTabular(BaseEstimator, ABC):
+class BaseTabular(BaseEstimator, FittedJointly):
     """Base of both estimators; subclasses have the constructor, and say what targets mean."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
@@ -143,8 +115,17 @@ class BaseTabular(BaseEstimator, ABC):
             If `time_limit` ended the training, or the validation error of a network's last epoch
             is not finite.
         """
+        bag = self._prepared(X, y, sample_weight, X_val, y_val)
+        (trained,) = self._trained([bag])
+        self._take_over(bag, trained)
+        return self
+
+    def _prepared(
+        self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+    ) -> Bag:
+        """Return the networks that `fit` trains."""
         start = perf_counter()
-        settings, method = self._settings(), METHODS[self.method]
+        settings, method = settings_of(self), METHODS[self.method]
         table = self._table(X, y, sample_weight, reset=True)
         seed = self._seed()
         if X_val is None and y_val is None:
@@ -157,16 +138,28 @@ class BaseTabular(BaseEstimator, ABC):
         seeds = seeds_of(seed, len(splits) * self.n_ensemble)
         members = list(members_of(table, cells, splits, seeds, preprocessor, self._targets_of))
         training = self._training(settings, members, splits[0], start)
-        # What overflows is found by the validation errors.
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-            trained = list(method.train(members, training))
+        return Bag(table, cells, splits, members, training)
+
+    def _trained(
+        self, prepared: Sequence[Bag], is_over: Callable[[], bool] = lambda: False
+    ) -> list[list[Trained]]:
+        return trained_bags(METHODS[self.method], prepared, is_over)
+
+    def _take_over(self, prepared: Bag, trained: list[Trained]) -> None:
+        training, num_networks = prepared.training, len(prepared.members)
+        n_epochs = training.settings["n_epochs"]
         self.method_ = self.method
-        self._keep_members(trained, list(range(len(trained), len(members))))
-        warn_of_divergence(trained, settings["n_epochs"])
+        self._keep_members(trained, list(range(len(trained), num_networks)))
+        warn_of_divergence(trained, n_epochs)
         if self.time_limit is not None and training.is_over():
-            warn_of_time_limit(trained, len(members), settings["n_epochs"], self.time_limit)
-        self._keep_rows(table, cells, splits)
-        return self
+            warn_of_time_limit(trained, num_networks, n_epochs, self.time_limit)
+        self._keep_rows(prepared)
+
+    def _kind(self) -> tuple[Hashable, int] | None:
+        return kind_of(self)
+
+    def _fit_costs(self, X: Any, y: Any) -> FitCosts:
+        return fit_costs(self, X, y)
 
     @property
     def feature_importances_(self) -> Array:
@@ -292,29 +285,6 @@ class BaseTabular(BaseEstimator, ABC):
 
     # -- what is trained
 
-    def _settings(self) -> dict[str, Any]:
-        """Return the parameters that the method knows, with its own values for None."""
-        settings = dict(METHODS[self.method].defaults(self._are_classes))
-        for name in (*CHOSEN_BY_METHOD, "label_smoothing"):
-            value = getattr(self, name, None)
-            if value is None:
-                continue
-            if name not in settings:
-                raise ConfigError(
-                    f"expected {name}=None for method {self.method!r}, which has none, got {value}"
-                )
-            settings[name] = value
-        try:
-            sizes = np.atleast_1d(settings["hidden_layer_sizes"])
-        except ValueError:  # ragged
-            sizes = np.empty(0)
-        if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-            raise ConfigError(
-                f"expected hidden_layer_sizes as integers of at least 1, got "
-                f"{self.hidden_layer_sizes}"
-            )
-        return settings
-
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
@@ -328,7 +298,7 @@ class BaseTabular(BaseEstimator, ABC):
         epochs = min(settings["n_epochs"], method.likely_epochs or settings["n_epochs"])
         place = trained_on(
             self.device,
-            method.widths(shape_of(members[0], settings)),
+            method.widths(members[0].shape(settings)),
             num_rows=len(split.trained),
             num_validated=len(split.held_out),
             batch_size=settings["batch_size"],
@@ -386,20 +356,13 @@ class BaseTabular(BaseEstimator, ABC):
         self.loss_curve_, self.validation_errors_ = first.losses, first.errors
         self.best_epoch_ = first.best_epoch
 
-    def _keep_rows(self, table: Table, cells: Array, splits: Sequence[Split]) -> None:
+    def _keep_rows(self, bag: Bag) -> None:
         """Keep what is predicted of rows held out, and these."""
         for name in vars(self).keys() & {"folds_", self._out_of_fold, "_importances"}:
             delattr(self, name)
         if self.n_folds is not None:
-            self._predict_folds(cells, splits)
-        self._held_out = [
-            HeldOut(
-                cells[split.held_out],
-                table.y[split.held_out],
-                None if table.weights is None else table.weights[split.held_out],
-            )
-            for split in splits
-        ]
+            self._predict_folds(bag.cells, bag.splits)
+        self._held_out = bag.held_out()
 
     def _keep_folds(self, folds: Array, predicted: Array) -> None:
         """Keep the fold of each row, and what is predicted of it by the networks that do not know

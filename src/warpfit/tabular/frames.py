@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,11 @@ def as_pandas(X: Any) -> Any:
         if not hasattr(X, "to_dict"):
             raise DataError(f"expected a frame, got a {type(X).__name__}; its collect() is one")
         X = pd.DataFrame(X.to_dict(as_series=False))
+    if type(X) is dict or isinstance(X, str | os.PathLike):
+        maker = "DataFrame makes one" if type(X) is dict else "read_csv reads a file"
+        raise DataError(
+            f"expected X as a frame or rows of cells, got a {type(X).__name__}; pandas.{maker}"
+        )
     if not is_frame(X) or X.ndim != 2:
         return X
     if not X.shape[1]:

@@ -18,11 +18,13 @@ from warpfit.checks import check_choice, check_count, some
 from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
+from warpfit.extras import needs
 from warpfit.files import ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
 from warpfit.tabular.methods import METHODS
+from warpfit.tabular.parameters import settings_of
 from warpfit.tabular.regressor import TabularRegressor
 from warpfit.tabular.storage import load_with_metadata, save_estimator
 from warpfit.training.evaluate import Evaluation
@@ -31,6 +33,9 @@ from warpfit.training.recipes import open_data
 from warpfit.training.settings import parse_hidden
 from warpfit.training.tables import TablePredictions, predictions_of, read_rows
 from warpfit.training.trained import RegressionScore, Score, renumbered, rows_of
+
+with needs("data", "tables need"):
+    import pandas as pd
 
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
@@ -73,6 +78,19 @@ class StoredTable:
         """The names of the classes; none of numbers."""
         return tuple(map(str, getattr(self.estimator, "classes_", ())))
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns; none of an array's."""
+        return tuple(getattr(self.estimator, "feature_names_in_", ()))
+
+    def _named(self, x: Any) -> Any:
+        """Return rows with the names that their columns had in training, if these have some, and
+        else without.
+        """
+        if is_frame(x):
+            return x if self.columns else x.set_axis(range(x.shape[1]), axis=1)
+        return pd.DataFrame(x, columns=self.columns) if x.shape[1:] == (len(self.columns),) else x
+
     def score(self, x: Any, y: Array, class_names: tuple[str, ...]) -> Score:
         """Return how it does on samples x with targets y, labels of those classes or numbers.
 
@@ -81,7 +99,7 @@ class StoredTable:
         DataError
             As `renumbered`, or if there are more or fewer targets than outputs.
         """
-        y = renumbered(y, class_names, self.class_names)
+        x, y = self._named(x), renumbered(y, class_names, self.class_names)
         if not isinstance(self.estimator, TabularClassifier):
             predicted = self.estimator.predict(x)
             num_outputs = predicted[:1].size
@@ -113,10 +131,12 @@ class StoredTable:
         """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
         of `warpfit.training.tables.predict_table`.
         """
-        columns = tuple(getattr(self.estimator, "feature_names_in_", ()))
-        x, notes = read_rows(path, columns, self.label_column, trained_on="an array")
+        x, notes = read_rows(path, self.columns, self.label_column, trained_on="an array")
+        x = self._named(x)
         is_classifier = isinstance(self.estimator, TabularClassifier)
         found = self.estimator.predict_proba(x) if is_classifier else self.estimator.predict(x)
+        if is_frame(x):
+            notes += tuple(self.estimator.preprocessor_.unfamiliar(x))
         return predictions_of(found, self.class_names, notes)
 
 
@@ -243,7 +263,7 @@ def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
         estimator._validate_params()
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    estimator._settings()
+    settings_of(estimator)
     resolve_device(estimator.device)
     return estimator
 

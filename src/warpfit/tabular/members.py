@@ -74,6 +74,10 @@ class Member:
     validation: Callable[[], Rows]
     seed: int
 
+    def shape(self, settings: Mapping[str, Any]) -> Shape:
+        """Return what its network's size follows from; errors are those of `shape_of`."""
+        return shape_of(self.preprocessor.columns, self.targets, settings)
+
 
 @dataclass(frozen=True, eq=False)
 class Training:
@@ -160,6 +164,8 @@ class Method:
         From a network and rows (N, columns) on its device to outputs (N, K) on the host.
     space : function
         From whether targets are classes to what a search draws parameters from, by name.
+    trained_at_once : float
+        Networks that a GPU trains in the time of one, where it trains several.
     likely_epochs : int, optional
         That a network is expected to take, where its training ends long before ``n_epochs``.
     onnx : function, optional
@@ -175,6 +181,7 @@ class Method:
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
     space: Callable[[bool], Mapping[str, Any]]
+    trained_at_once: float = 1.0
     likely_epochs: int | None = None
     onnx: Callable[[Graph, Trained, str, str], str] | None = None
 
@@ -232,13 +239,13 @@ def _trained(
         seed=member.seed,
         report=report,
     )
-    return Trained.of(member, network, shape_of(member, settings), outcome)
+    return Trained.of(member, network, member.shape(settings), outcome)
 
 
-def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
-    """Return the shape of a member's network, or raise ConfigError if it is too large for one."""
+def shape_of(columns: Columns, targets: Targets, settings: Mapping[str, Any]) -> Shape:
+    """Return the shape of a network, or raise ConfigError if it is too large for one."""
     hidden = tuple(map(int, np.atleast_1d(settings["hidden_layer_sizes"])))
-    columns, num_outputs = member.preprocessor.columns, member.targets.num_outputs
+    num_outputs = targets.num_outputs
     widths = (max(columns.num_embedded, sum(columns.num_codes)), *hidden, num_outputs)
     most = max(fan_in * fan_out for fan_in, fan_out in pairwise(widths))
     if most > MOST_WEIGHTS:
@@ -251,6 +258,6 @@ def shape_of(member: Member, settings: Mapping[str, Any]) -> Shape:
         num_outputs,
         hidden,
         settings.get("activation", "relu"),
-        isinstance(member.targets, Classes),
+        isinstance(targets, Classes),
         settings.get("num_bins", 0),
     )

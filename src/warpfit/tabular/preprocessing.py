@@ -149,6 +149,21 @@ class Preprocessor:
             places[place] = list(range(end, end := end + each.width))
         return [places[place] for place in sorted(places)]
 
+    def unfamiliar(self, frame: Any) -> list[str]:
+        """Return a line for each column of a frame with categories that `fit` did not see."""
+        lines = []
+        for place, each in self.categories.items():
+            column, known = frame.iloc[:, place], set(each.texts)
+            places, texts = distinct_texts(column)
+            others = [idx for idx, text in enumerate(texts) if text not in known]
+            if others:
+                count = int(np.isin(places, others).sum())
+                lines.append(
+                    f"column {column.name!r}: cells of no known category: {count:,}, such as "
+                    f"{texts[others[0]]!r}"
+                )
+        return lines
+
     def scaled(self, cells: Array) -> Array:
         """Return rows as training takes them, (N, columns) float64, of cells."""
         found = cells.copy()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_array
 
+from warpfit.errors import DataError
 from warpfit.losses import Loss, MeanSquaredError
 from warpfit.tabular.estimator import BaseTabular
 from warpfit.tabular.targets import Numbers
@@ -100,6 +101,11 @@ class TabularRegressor(RegressorMixin, BaseTabular):
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
+        if (dtype := np.asarray(y).dtype).kind in "mM":  # whose numbers depend on their unit
+            raise DataError(
+                f"expected targets that are numbers, got {dtype}; durations divided by "
+                "pandas.Timedelta(days=1) are"
+            )
         return np.asarray(
             check_array(y, ensure_2d=False, dtype=np.float64, ensure_min_samples=0, input_name="y")
         )

@@ -27,7 +27,7 @@ def search_space(method: str = "realmlp", *, task: str = "classification") -> di
     Returns
     -------
     dict of str to list or distribution
-        As scikit-learn's ``RandomizedSearchCV`` takes them.
+        As `warpfit.RandomizedSweepCV` and scikit-learn's ``RandomizedSearchCV`` take them.
 
     Raises
     ------
@@ -37,11 +37,10 @@ def search_space(method: str = "realmlp", *, task: str = "classification") -> di
     Examples
     --------
     >>> import warpfit as wf
-    >>> from sklearn.model_selection import RandomizedSearchCV
     >>> space = wf.tabular.search_space("realmlp")
     >>> sorted(space)[:4]
     ['activation', 'dropout', 'frequency_scale', 'hidden_layer_sizes']
-    >>> search = RandomizedSearchCV(wf.TabularClassifier(), space, n_iter=20, random_state=0)
+    >>> search = wf.RandomizedSweepCV(wf.TabularClassifier(), space, n_iter=20, random_state=0)
     """
     check_choice("method", method, METHODS)
     check_choice("task", task, TASKS)

@@ -15,6 +15,7 @@ from warpfit.errors import ConfigError, FileFormatError
 from warpfit.tabular.members import Shape, Trained
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.network import Columns
+from warpfit.tabular.parameters import settings_of
 from warpfit.tabular.preprocessing import Preprocessor
 from warpfit.tabular.targets import Classes, Numbers, Targets
 from warpfit.training.storage import ESTIMATOR, MALFORMED, HostArrays, read_file, write_file
@@ -32,6 +33,11 @@ def save_estimator(
     estimator: Any, path: PathLike, *, metadata: Mapping[str, str | None] | None = None
 ) -> None:
     """Write a fitted estimator, with more about it; see `BaseTabular.save`."""
+    try:  # as `load` will
+        estimator._validate_params()
+        settings_of(estimator)
+    except ValueError as error:
+        raise ConfigError(f"save: {error}") from error
     arrays: HostArrays = {}
     header = {
         "estimator": type(estimator).__name__,
@@ -142,7 +148,7 @@ def _estimator_of(kind: Any, header: Mapping[str, Any], arrays: HostArrays) -> A
     table, members = header["table"], header["members"]
     estimator = kind(**{str(name): value for name, value in header["parameters"].items()})
     estimator._validate_params()
-    estimator._settings()
+    settings_of(estimator)
     _expect("a method", table["method"], table["method"] in METHODS)
     _expect("members", members, isinstance(members, list) and len(members) > 0)
     num_features = _count("num_features", table["num_features"], 1)

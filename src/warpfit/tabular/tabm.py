@@ -19,7 +19,6 @@ from warpfit.tabular.members import (
     Shape,
     Trained,
     Training,
-    shape_of,
     trained_in_turn,
 )
 from warpfit.tabular.quantiles import QuantilePreprocessor
@@ -101,7 +100,7 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
 
 def _begun(member: Member, training: Training, rows: Rows) -> TabM:
     """Return a member's network with its initial values, on the host."""
-    network = _network(shape_of(member, training.settings), member.seed)
+    network = _network(member.shape(training.settings), member.seed)
     tabm_network.set_initial_values(network, rows.x, member.seed)
     return network
 

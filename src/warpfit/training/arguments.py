@@ -60,9 +60,7 @@ def check_scale(loss_scale: Any) -> None:
 
 
 def checked_plan(plan: Plan, model: Module, optimizer: Optimizer, rows: Any) -> Plan:
-    """Return an earlier run's plan for checked rows, or raise ConfigError if it was made for
-    something else.
-    """
+    """Return an earlier run's plan for checked rows, or ConfigError if it is for something else."""
     if (
         plan.network != network_of(model, rows.shape[1:])
         or plan.trained != trained_names(model, optimizer)

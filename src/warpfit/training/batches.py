@@ -74,9 +74,7 @@ class Batches:
         return where_they_run(plan, data, None)[0]
 
     def _next(self) -> tuple[Numbers, Numbers]:
-        """Return the rows x and y of the next epoch, or raise unless they are as many as the
-        first's, and like them.
-        """
+        """Return the rows x and y of the next epoch, or raise unless they are like the first's."""
         found = self._read()
         for name, rows, like in zip("xy", found, self.first, strict=True):
             if rows.shape != like.shape or rows.dtype != like.dtype:
@@ -178,9 +176,7 @@ def joined_batches(source: Any, name: str = "") -> tuple[Numbers, Numbers]:
 
 
 def check_no_pairs(value: Any) -> None:
-    """Raise ConfigError if a value is a list or tuple of batches (x, y): where x may come alone,
-    lists are rows.
-    """
+    """Raise ConfigError at a list or tuple of batches (x, y): where x may be alone, it is rows."""
     if not isinstance(value, list | tuple) or not value:
         return
     pairs = [part for part in value if isinstance(part, list | tuple) and _is_pair(part)]

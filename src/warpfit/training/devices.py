@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from warpfit import backends
 from warpfit.backends import ALL_CARDS, PROCESSES
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.numpy.processes import processes
 from warpfit.checks import brief
 from warpfit.engines.base import Plan
@@ -137,16 +137,14 @@ def agreeing(fit: Callable[P, T]) -> Callable[P, T]:
             return fit(*given, **named)
         except BaseException as error:
             if not ranks.have_agreed:
-                ranks.exchange(Refusal(f"{type(error).__name__}: {error}"))
+                ranks.exchange(Refusal(in_words(error)))
             raise
 
     return among_processes
 
 
 def agree_on(ranks: Communicator, own: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-    """Raise ConfigError unless all processes are asked for the same run, given by what it is, on
-    data that have these digests.
-    """
+    """Raise ConfigError unless all processes have the same run, by what it is, and data."""
     found = ranks.exchange((own, digests))
     ranks.have_agreed = True
     for rank, each in enumerate(found):

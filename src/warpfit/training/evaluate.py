@@ -117,9 +117,7 @@ def loss_of(model: Module, loss: LossLike | None = None) -> Loss | None:
 def _meaning(
     model: Module, loss: LossLike | None, output_shape: tuple[int, ...], kind: str = "labels"
 ) -> Loss:
-    """Return the loss of a model; where none is known, outputs are taken for logits of two or more
-    classes.
-    """
+    """Return a model's loss; if none is known, outputs are logits of two or more classes."""
     known = loss_of(model, loss)
     if known is None and (kind == "values" or output_shape[-1:] in ((), (1,))):
         shape = "".join(f", {size}" for size in output_shape)
@@ -139,9 +137,7 @@ def _batches(
     batch_size: int,
     dtype: str,
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield the rows and the outputs of each batch; rows that are not on the backend's device are
-    brought there.
-    """
+    """Yield rows and outputs of each batch; rows are brought to the backend's device."""
     fused = network.fused
     for start in range(0, len(x), batch_size):
         ops.begin_step()
@@ -392,9 +388,7 @@ def predict_network(
     dtype: str,
     form: Callable[[Backend, Array], Array] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return the outputs for rows x, or what `form` makes of them, for arrays on the backend; see
-    `predict`.
-    """
+    """Return the outputs for rows x, or what `form` makes of them; see `predict`."""
     result = np.empty((len(x), *network.output_shape), dtype)
     for part, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
         with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs

@@ -335,9 +335,7 @@ def _train_draft(
     metrics: Any = (),
     batches: Batches | None = None,
 ) -> History:
-    """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit`
-    does.
-    """
+    """Train a model by a draft of its plan, on checked rows and prepared targets, as `fit`."""
     ops = backends.get(draft.device)
     compile_ahead_for(model, ops, draft.dtype)
     data = _training_data(ops, draft, rows, targets, sample_weight)
@@ -413,17 +411,13 @@ def draft_of(
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
-    """Return the draft with class weights, as `fit` takes them; ``'balanced'`` follows from the
-    labels.
-    """
+    """Return the draft with class weights as `fit` takes them; labels say what is 'balanced'."""
     num_classes = (*draft.network.output_shape, 0)[0]
     return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
 
 
 def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
-    """Return the targets of checked validation rows as the draft's loss takes them, or raise as
-    `fit` does.
-    """
+    """Return targets of validation rows as the draft's loss takes them, or raise as `fit`."""
     if x.shape[1:] != draft.network.input_shape:
         raise ShapeError(
             f"expected validation x with rows of shape {draft.network.input_shape}, got "

@@ -39,7 +39,7 @@ class History(WithHints):
     Examples
     --------
     >>> history = wf.fit(model, x, y, optimizer=opt, epochs=3, validation_data=(x, y))
-    >>> len(history["loss"]), history["val_accuracy"][-1] > history["val_accuracy"][0]
+    >>> len(history["loss"]), history["loss"][-1] < history["loss"][0]
     (3, True)
     """
 

@@ -72,17 +72,13 @@ def check_finite(name: str, rows: Array, dtype: str) -> None:
 
 
 def check_held(name: str, rows: Array, dtype: str) -> None:
-    """Raise DataError unless finite rows can be computed with in `dtype`, which may be narrower
-    than theirs.
-    """
+    """Raise DataError unless finite rows stay so in `dtype`, which may be narrower."""
     if rows.dtype.itemsize > np.dtype(dtype).itemsize:
         check_finite(name, rows, dtype)
 
 
 def _check_finite_on_host(name: str, rows: npt.NDArray[Any], dtype: str) -> None:
-    """Raise DataError naming the first number that is not finite, or too large; a chunk at a time,
-    to stay small.
-    """
+    """Raise DataError naming the first number not finite or too large, a chunk at a time."""
     largest = min(float(np.finfo(kind).max) for kind in (dtype, rows.dtype))
     if rows.dtype in (np.float32, np.float64):
         # Nearly always enough, and several times as quick: a sum of squares is finite only if all
@@ -102,9 +98,7 @@ def _check_finite_on_host(name: str, rows: npt.NDArray[Any], dtype: str) -> None
 
 
 def _of_wrong_number(name: str, number: Any, start: int, place: Sequence[Any], dtype: str) -> str:
-    """Return what is wrong with the number at a place of the rows from `start` on, and where it
-    stands.
-    """
+    """Return what is wrong with a number of the rows from `start` on, and where."""
     column = f", column {', '.join(map(str, place[1:]))}" if len(place) > 1 else ""
     where = f"in row {start + int(place[0])}{column}"
     if np.isfinite(number):
@@ -125,9 +119,7 @@ def check_same_length(name: str, rows: Array, num_rows: int) -> None:
 
 
 def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] | None:
-    """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least
-    0.
-    """
+    """Return weights (N,) as `dtype`, None for None, or raise unless finite and at least 0."""
     if value is None:
         return None
     weights = to_host(as_rows("sample_weight", value, dtype=dtype))
@@ -168,9 +160,7 @@ def warn_of_data(x: Array, y: Array, loss: Loss, network: Any) -> None:
 
 
 def _warn_of_one_class(targets: Any, loss: Loss) -> None:
-    """Warn if all training rows, of several, have one class: a network cannot learn to distinguish
-    it.
-    """
+    """Warn if all training rows, of several, have one class: there is nothing to learn."""
     on_host = to_host(targets)
     if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
         warn(
@@ -266,18 +256,14 @@ def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
 
 
 def _sample(rows: Array) -> npt.NDArray[Any]:
-    """Return some rows as an array on the host: spread over all rows, or the first ones of a device
-    array.
-    """
+    """Return some rows on the host: spread over all, or the first of a device array."""
     if backends.is_device_array(rows):
         return to_host(rows[:SAMPLE])
     return np.asarray(rows[:: max(1, len(rows) // SAMPLE)])
 
 
 def warn_of_pixels(x: Array, network: Any) -> None:
-    """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are
-    not scaled; indices need not be.
-    """
+    """Warn if rows hold 0 to 255 in another dtype than uint8, like pixels, which is not scaled."""
     if network.num_indices is not None:
         return
     if x.dtype == np.uint8 or x.ndim < 2 or backends.is_device_array(x):

@@ -339,9 +339,7 @@ def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
 
 
 def _preprocessor(settings: TrainSettings, dataset: Dataset) -> TablePreprocessor | None:
-    """Return the preprocessor of samples and targets, fitted on the training rows; None if there is
-    none.
-    """
+    """Return the preprocessor fitted on samples and targets to train on; None if there is none."""
     targets = None if dataset.class_names or settings.loss not in DISTANCES else dataset.y_train
     if not settings.preprocess or not (is_table(dataset.x_train) or targets is not None):
         return None

@@ -124,9 +124,7 @@ def fit_lbfgs(
 
 
 class _Objective:
-    """The penalized loss of a model on some data and its gradient, as functions of what trains in
-    one vector.
-    """
+    """The penalized loss of a model and its gradient as functions of one vector of weights."""
 
     def __init__(
         self, model: Module, x: Any, y: Any, loss: Loss, l2: float, sample_weight: Any

@@ -17,6 +17,7 @@ from warpfit import backends
 from warpfit.backends import communicators
 from warpfit.backends.contract.communicator import Alone
 from warpfit.backends.numpy.processes import processes
+from warpfit.engines.at_once import is_of_package
 from warpfit.engines.base import (
     EpochReport,
     Plan,
@@ -104,9 +105,7 @@ class TrainingLoop:
         self.whole = stored
 
     def _plan_for(self, header: Mapping[str, Any]) -> Plan:
-        """Return the run's plan, from here on in the precision in which the run in a checkpoint had
-        to go on.
-        """
+        """Return the run's plan, from here on in the precision that a checkpoint's run has."""
         stored = header["plan"]
         while header.get("later_precisions") and any(
             getattr(self.run.plan, name) != stored[name] for name in ("engine", "precision")
@@ -118,9 +117,7 @@ class TrainingLoop:
         return self.run.plan
 
     def _go_to(self, snapshot: Snapshot) -> None:
-        """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by
-        their kind.
-        """
+        """Put the run and its callbacks, known by their kind, where they stood at `snapshot`."""
         history = self.run.history
         self.run.state, history.reports = snapshot.state, list(snapshot.reports)
         history.later_precisions = dict(snapshot.later_precisions)
@@ -145,9 +142,7 @@ class TrainingLoop:
         return Snapshot(state, list(history.reports), remembered, dict(history.later_precisions))
 
     def carry_out(self) -> None:
-        """Run, and hand the numbers over, however it ends; an error before the first step changes
-        nothing.
-        """
+        """Run, and hand the numbers over, however it ends; an early error changes nothing."""
         run = self.run
         if self.ranks.size > 1:
             self._agree()
@@ -165,9 +160,7 @@ class TrainingLoop:
             self._tell(lambda callback: callback.close())
 
     def _start(self) -> None:
-        """Let callbacks see the model as the run begins; if one of them refuses, it is as it
-        was.
-        """
+        """Let callbacks see the model as the run begins; if one refuses, it is as it was."""
         run, model = self.run, self.run.model
         untouched = [
             (holder, holder.promised("data") or partial(dict, data=holder.data))
@@ -213,9 +206,9 @@ class TrainingLoop:
 
     def _hand_out(self) -> None:
         """Let processes that followed have the results, which callbacks may have changed."""
-        history = self.run.history
-        shared = self.ranks.share((history.reports, history.stopped_by))
-        history.reports, history.stopped_by = shared
+        history, state = self.run.history, self.run.state
+        shared = self.ranks.share((history.reports, history.stopped_by, state.step))
+        history.reports, history.stopped_by, state.step = shared
         self._take_over_arrays()
 
     def _take_over_arrays(self) -> None:
@@ -300,9 +293,7 @@ class TrainingLoop:
         return train
 
     def _tell_of(self, reports: Iterator[EpochReport]) -> DivergedError | None:
-        """Let all hear of epochs as they are done, of each once; return what ended them, but for an
-        error of a callback's own.
-        """
+        """Let all hear of each epoch as it is done; return what diverged, if anything."""
         with closing(reports):  # type: ignore[type-var]
             while True:
                 try:
@@ -335,14 +326,13 @@ class TrainingLoop:
             yield from train(1)
 
     def _tell_of_epoch(self) -> None:
-        """Let callbacks act after an epoch; those that look at the run find the model up to
-        date.
-        """
+        """Let callbacks act after an epoch; who looks at the run finds the model up to date."""
         run = self.run
         is_seen = any(c.needs_model and c is not self.followed for c in self.looking)
         if is_seen:
             show(run.model, run.state)
         self._tell(lambda callback: callback.on_epoch_end(run))
+        run.state.was_shown = any(not is_of_package(callback) for callback in self.looking)
         if is_seen:
             self._check_trained()
 
@@ -357,9 +347,7 @@ class TrainingLoop:
             )
 
     def _is_border(self, epoch: int) -> bool:
-        """Return whether anyone needs the state after an epoch, or may change how the run goes
-        on.
-        """
+        """Return whether anyone needs the state after an epoch, or may change what follows."""
         if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
             return True
         return self.run.plan.reports(epoch) and (
@@ -435,9 +423,7 @@ def _with_reason(plan: Plan, why: str) -> Plan:
 
 
 def rule_of(callbacks: Sequence[Callback], schedule: Schedule) -> Stopping | None:
-    """Return the rule by which a callback ends a run, if nothing else looks at the run between
-    epochs.
-    """
+    """Return a callback's rule to end a run, if nothing else looks at it between epochs."""
     looking = _looking(callbacks)
     return looking[0].rule() if len(looking) == 1 and not _watches_the_loss(schedule) else None
 

@@ -29,7 +29,6 @@ def import_path(kind: type) -> str:
 
 
 # -- to a description
-# ----------------------------------------------------------------------------------------
 
 
 def described(module: Module) -> dict[str, Any]:
@@ -107,7 +106,6 @@ def _arguments_of(module: Module) -> dict[str, Any]:
 
 
 # -- and back
-# ------------------------------------------------------------------------------------------------
 
 
 def check_classes(modules: Any) -> tuple[type[Module], ...]:

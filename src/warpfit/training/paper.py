@@ -1,6 +1,4 @@
-"""Plans on paper: how a network would be trained in one launch, on a card that need not be
-there.
-"""
+"""Plans on paper: how a network would be trained in one launch, on a card not at hand."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from warpfit import backends, nn
+from warpfit.backends.base import HALF_DTYPES
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_arguments import kernels_of
 from warpfit.engines.launch_plan import (
@@ -21,7 +20,7 @@ from warpfit.engines.launch_plan import (
     launches_on,
     prepare_launch,
 )
-from warpfit.engines.scaling import resolve_loss_scale
+from warpfit.engines.scaling import AUTO, resolve_loss_scale
 from warpfit.errors import ConfigError, required
 from warpfit.training.evaluate import network_of
 from warpfit.training.on_cards import OnCards, expected_on_cards
@@ -79,9 +78,14 @@ def cards_on_paper(
     Raises
     ------
     ConfigError
-        As `expected_on_cards`.
+        As `expected_on_cards`, and if products are not in half precision.
     """
-    resolved = settings.resolved(num_rows=num_rows, has_classes=True)
+    if settings.precision not in (AUTO, *HALF_DTYPES):
+        raise ConfigError(
+            f"expected precision 'auto', {' or '.join(map(repr, HALF_DTYPES))} for several cards, "
+            f"whose prices are those of half precision, got {settings.precision!r}"
+        )
+    resolved = _resolved(settings, num_rows)
     optimizer = make_optimizer(resolved, nn.Sequential(nn.Linear(1, 1)))
     widths = (features, *(settings.hidden or ()), outputs)
     num_slots = len(optimizer.spec.slot_names)
@@ -112,12 +116,10 @@ def _planned(
     card: Any,
     devices: tuple[str, ...] = (),
 ) -> tuple[Plan, TrainingData]:
-    resolved = settings.resolved(
-        num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy")
-    )
+    resolved = _resolved(settings, num_rows)
     model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
-    precision = "float16" if settings.precision == "auto" else settings.precision
+    precision = "float16" if settings.precision == AUTO else settings.precision
     plan = Plan(
         engine="one_launch",
         device=device,
@@ -135,6 +137,11 @@ def _planned(
     prepared = required(prepare_launch(plan, data, card=card))
     scale = resolve_loss_scale("auto", prepared.precision, plan.batch_size, num_rows)
     return replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared), data
+
+
+def _resolved(settings: TrainSettings, num_rows: int) -> TrainSettings:
+    has_classes = settings.loss in (AUTO, "cross_entropy")
+    return settings.resolved(num_rows=num_rows, has_classes=has_classes)
 
 
 def kernels_on_paper(
@@ -193,9 +200,7 @@ def _cards_of(arch: str | None) -> list[Any]:
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
-    """Return the device of a plan and its `Card`: the one of this name, or else that of the
-    device.
-    """
+    """Return the device of a plan and its `Card`: that of this name, or the device's."""
     from warpfit.backends.cuda.cards import CARDS, card_of
 
     if name is not None:

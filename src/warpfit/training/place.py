@@ -155,7 +155,14 @@ def place_of(
     )
 
 
-def place_of_many(device: Any, runs: Sequence[RunCosts | None], num_processes: int) -> PlaceOfMany:
+def place_of_many(
+    device: Any,
+    runs: Sequence[RunCosts | None],
+    num_processes: int,
+    *,
+    cpu_factor: float = 1.0,
+    at_once: float = TRAINED_AT_ONCE,
+) -> PlaceOfMany:
     """Return where many runs are trained.
 
     Parameters
@@ -166,16 +173,20 @@ def place_of_many(device: Any, runs: Sequence[RunCosts | None], num_processes: i
         One that is None is of an unknown length, and leaves the device as it is.
     num_processes : int
         Of the CPU, that may train at once.
+    cpu_factor : float
+        As `place_of` takes it.
+    at_once : float
+        Networks that a GPU trains in the time of one.
     """
     known = [run for run in runs if run is not None]
     if not known or len(known) < len(runs) or not _is_open(device):
         return PlaceOfMany(device)
     total, num_kernels = _total(known), len({run.kernel for run in known})
-    at_once = min(num_processes, len(known))
-    alone = expected_seconds(CPU, total)
-    shared = alone * CROWDED / at_once + expected_seconds(CPU, {"processes": 1})
-    here, chosen = (shared, at_once) if shared < alone else (alone, 1)
-    there = expected_seconds(GPU, total) / TRAINED_AT_ONCE
+    processes = min(num_processes, len(known))
+    alone = cpu_factor * expected_seconds(CPU, total)
+    shared = alone * CROWDED / processes + expected_seconds(CPU, {"processes": 1})
+    here, chosen = (shared, processes) if shared < alone else (alone, 1)
+    there = expected_seconds(GPU, total) / at_once
     there += expected_seconds(GPU, {"call": 1, "compilation": 1, "kernel": num_kernels})
     if here > there:
         return PlaceOfMany(device)

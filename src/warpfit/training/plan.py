@@ -16,6 +16,7 @@ from warpfit.engines.base import Engine, Plan, Prepared, Stopping, TrainingData,
 from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
+from warpfit.engines.replicas import arrays_of
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, Obstacle
 from warpfit.nn.network import NetworkSpec
@@ -115,9 +116,7 @@ def _planned(
     state: TrainState,
     data: TrainingData,
 ) -> Plan:
-    """Return the draft for an engine, with nothing left open; before it came others, which had
-    obstacles.
-    """
+    """Return the draft for an engine, with nothing left open; those before had obstacles."""
     rows = data if prepared.is_streamed else data.on(draft.device)
     chosen = replace(
         draft,
@@ -144,9 +143,7 @@ def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
-    """Return the loss scale for gradients in a precision; at first, outputs may be off by as much
-    as x is large.
-    """
+    """Return the loss scale for gradients in a precision; outputs may be as far off as x first."""
     derivative, loss = 1.0, draft.loss
     if precision == "float16" and draft.loss_scale == AUTO and loss.largest_derivative(inf) > 1:
         derivative = loss.largest_derivative(max(data.largest_x, data.largest_y))
@@ -173,9 +170,7 @@ def _check_half_precision(draft: Plan) -> None:
 
 
 def _check_last_batch(draft: Plan, num_rows: int) -> None:
-    """Raise ConfigError before the first step if the epoch's last batch would fail after all
-    others.
-    """
+    """Raise ConfigError early if the epoch's last batch would fail after all others."""
     last, ranks = num_rows % draft.batch_size or draft.batch_size, draft.num_ranks
     among = f" among {ranks} devices" if ranks > 1 else ""
     for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
@@ -190,20 +185,18 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
 
 
 def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingData) -> int:
-    """Return the device's bytes of data with its copies, state, gradients, and of a step's
-    activations with theirs.
-    """
+    """Return the device's bytes of data and copies, state, gradients and activations."""
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = (
         draft.network.shapes
         if isinstance(draft.network, NetworkSpec)
         else (draft.network.input_shape,)
     )
-    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
+    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * itemsize
+    activations *= draft.most_of_rank(draft.batch_size)
     rows: list[Any] = [] if prepared.is_streamed else [data.x, data.y, data.sample_weight]
-    slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
-    held = [*rows, *state.arrays.values(), *slots, *gradients]
+    held = [*rows, *arrays_of(state), *gradients]
     return (
         activations
         + prepared.copied_bytes

@@ -56,9 +56,7 @@ class Planner:
         return Planned(found, *where_they_run(found, self.data, self.validation))
 
     def after(self, plan: Plan) -> Planned | None:
-        """Return how a run goes on whose numbers are not finite as it was planned; None if all that
-        was left open has been tried.
-        """
+        """Return how a run goes on that was not finite as planned; None if all has been tried."""
         for draft in later_drafts(plan):
             try:
                 return self.plan(draft)

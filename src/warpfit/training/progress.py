@@ -49,9 +49,7 @@ class EpochLines(Callback):
 
 
 class NotebookLine(Callback):
-    """One line below the cell, which moves through the epochs and stays with the last one's
-    report.
-    """
+    """One line below the cell, which moves through the epochs and keeps the last report."""
 
     needs_run = False
 

@@ -142,9 +142,7 @@ def _dropout(share: float) -> list[Module]:
 
 
 def make_schedule(settings: TrainSettings) -> Schedule:
-    """Return the schedule of resolved settings; ``step`` divides the rate by ten after each third
-    of the run.
-    """
+    """Return the schedule of resolved settings; ``step`` takes a tenth after each third."""
     details: dict[str, Any] = {}
     if settings.schedule == optim.Cosine.name:
         details["warmup_epochs"] = settings.warmup_epochs

@@ -27,7 +27,8 @@ class Run:
         How the run is computed, and why so.
     state : TrainState
         All numbers after the last epoch, those of the model included; a callback may read them, and
-        write them in `Callback.on_end`.
+        write them in `Callback.on_start`, `Callback.on_epoch_end` and `Callback.on_end`, for all
+        devices that train.
     ops : Backend
         The backend that the state's arrays live on.
     stop_reason : str or None
@@ -61,9 +62,7 @@ class Run:
         return self.history.reports[-1]
 
     def stop(self, reason: str) -> None:
-        """End the run after this epoch, or after the last of those that were trained at once with
-        it.
-        """
+        """End the run after this epoch, or the last of those trained at once with it."""
         self.stop_reason = reason
 
     def scale_lr(self, factor: float) -> None:

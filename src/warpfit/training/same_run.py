@@ -80,9 +80,7 @@ def check_same_data(
 
 
 def check_same_run(path: PathLike, header: Mapping[str, Any], plan: Plan, seed: int) -> None:
-    """Raise ConfigError, naming what differs, unless a checkpoint is of a run of the same plan and
-    seed.
-    """
+    """Raise ConfigError, naming what differs, unless a checkpoint has the same plan and seed."""
     ours, theirs = {**plan.identity(), "seed": seed}, {**header["plan"], "seed": header["seed"]}
     for identity in (ours, theirs):
         identity.pop("num_rows", None)  # is the data's

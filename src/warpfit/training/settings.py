@@ -245,9 +245,7 @@ class TrainSettings:
 
     @property
     def watches_validation(self) -> bool:
-        """Whether the validation loss decides over the run, and so must not come from the test
-        set.
-        """
+        """Whether the validation loss decides, and so must not come from the test set."""
         return self.early_stopping > 0 or self.schedule == ReduceOnPlateau.name
 
     def resolved(
@@ -292,9 +290,7 @@ class TrainSettings:
         )
 
     def _default_weight_decay(self, num_rows: int, is_table: bool) -> float:
-        """Return the optimizer's own; for a table of R rows as if 10 rows in all spoke for small
-        weights.
-        """
+        """Return the optimizer's own; for a table as if 10 of all rows spoke for small weights."""
         suggested = Optimizer.by_name[self.optimizer].suggested.get("weight_decay")
         if suggested is not None or not is_table:
             return suggested or 0.0
@@ -386,9 +382,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _integers(value: Any, parse: Callable[[str], tuple[int, ...]]) -> Any:
-    """Return integers given as text, as one integer or as a list; what is none of these, as it
-    is.
-    """
+    """Return integers given as text, as one or as a list; what is none of these, as it is."""
     if isinstance(value, list):
         return tuple(value)
     try:

@@ -51,9 +51,7 @@ def trained_spec(optimizer: Optimizer) -> OptimizerSpec:
 
 
 def _names(holders: Mapping[str, Any], optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of all parameters that the optimizer holds, in its order, given what a model
-    holds by name.
-    """
+    """Return the names of all parameters that the optimizer holds, in its order."""
     names = {id(holder): name for name, holder in holders.items()}
     foreign = sum(id(parameter) not in names for parameter in optimizer.parameters)
     if foreign:
@@ -160,9 +158,7 @@ def _data_of(state: TrainState, name: str) -> dict[str, Array]:
 
 
 def remember_loss(model: Module, loss: Any) -> None:
-    """Set `model.loss` to the loss that it is trained with, unless its class defines that name
-    otherwise.
-    """
+    """Set `model.loss` to the loss of its training, unless its class defines it otherwise."""
     if isinstance(model.loss, Loss | str | Mapping | None):
         model.loss = loss
 
@@ -190,9 +186,7 @@ def _slots_of(state: TrainState, model: Module, optimizer: Optimizer) -> dict[st
 
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
-    """Copy the state and the loss of a finished run to the model and the optimizer; clear old
-    gradients.
-    """
+    """Copy a finished run's state and loss to model and optimizer; clear old gradients."""
     holders, now = model.named_arrays(), state.arrays
     names = _names(holders, optimizer)
     for name, holder in holders.items():

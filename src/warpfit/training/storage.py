@@ -229,7 +229,6 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
 
 
 # -- models
-# --------------------------------------------------------------------------------------------------
 
 
 def save(model: Module, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:
@@ -297,9 +296,7 @@ def _description(loss: Any) -> Any:
 
 
 def _loss(description: Any) -> Any:
-    """Return the loss of a description, or, of a class that is not imported here, the description;
-    or ConfigError.
-    """
+    """Return the loss of a description, or that itself if its class is not here; or ConfigError."""
     name = description.get("name") if isinstance(description, dict) else None
     if description is not None and not isinstance(name, str):
         raise ConfigError(f"expected a loss by its name, found {description!r}")
@@ -404,9 +401,7 @@ def _dtype_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> 
 
 
 def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
-    """Raise ShapeError unless the arrays are those of the layers: a forged size then asks for no
-    memory.
-    """
+    """Raise ShapeError unless arrays are the layers': a forged size then asks for no memory."""
     specs: dict[str, LayerSpec] = {}
     expected: dict[str, Shape] = {}
     for name, spec in network.layers:

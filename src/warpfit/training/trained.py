@@ -1,6 +1,4 @@
-"""A model as ``warpfit train`` stores it: with a card that says what its inputs and outputs
-mean.
-"""
+"""A model as ``warpfit train`` stores it: a card says what its inputs and outputs mean."""
 
 from __future__ import annotations
 
@@ -146,9 +144,7 @@ class ModelCard:
         return outputs if self.preprocessor is None else self.preprocessor.inverse_targets(outputs)
 
     def notes(self, dataset: Dataset) -> tuple[str, ...]:
-        """Return what was decided when a dataset was read, and what is done with its columns and
-        targets.
-        """
+        """Return what was decided on reading a dataset, and what is done with its columns."""
         return (*dataset.notes, *(self.preprocessor.describe() if self.preprocessor else ()))
 
     def _num_inputs(self) -> int:
@@ -188,9 +184,7 @@ class RegressionScore:
 
     @classmethod
     def of(cls, targets: Array, predicted: Array) -> RegressionScore:
-        """Return the score of predictions for targets, (N,) or (N, ...); NaN if a prediction is not
-        finite.
-        """
+        """Return the score for targets, (N,) or (N, ...); NaN if a prediction is not finite."""
         if not np.isfinite(predicted).all():
             return cls(nan if len(targets) > 1 else None, nan, nan)
         from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -258,9 +252,7 @@ class TrainedModel:
         return self.card.inputs(x, self.model.dtype)
 
     def predictions(self, x: Array) -> Array:
-        """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...)
-        target values.
-        """
+        """Return the predictions for x: probabilities of classes, (N, C), or (N, ...) values."""
         loss = _loss_for_classes(self.model)
         kind = "probabilities" if loss.counts_correct else "values"
         found = predict_rows(self.model, self.inputs(x), kind=kind)
@@ -273,9 +265,7 @@ class TrainedModel:
         return renumbered(y, class_names, self.card.class_names)
 
     def test(self, x: Any, y: Array) -> Score:
-        """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its
-        classes.
-        """
+        """Return how the model does on samples x (N, *input_shape) with targets y."""
         rows = self.inputs(x)
         evaluation = evaluate_rows(self.model, rows, self.card.targets(y))
         if self.card.class_names:
@@ -413,9 +403,7 @@ def trained_for(model: Sequential, data: str, dataset: Dataset) -> TrainedModel:
 
 
 def task_of(model: Sequential) -> str:
-    """Return whether a model's outputs tell classes or are a regression's, by its loss; ``'auto'``
-    without one.
-    """
+    """Return whether a model classifies or is a regression, by its loss; ``'auto'`` without one."""
     loss = loss_of(model)
     if loss is None:
         return "auto"
@@ -428,9 +416,7 @@ def _loss_for_classes(model: Sequential) -> Loss:
 
 
 def _check_outputs(model: Sequential, card: ModelCard) -> None:
-    """Raise ShapeError unless a model takes the card's samples, and has the outputs that its
-    classes need.
-    """
+    """Raise ShapeError unless a model takes the card's samples, and has its classes' outputs."""
     outputs = network_of(model, card.network_shape).output_shape
     loss, names = _loss_for_classes(model), card.class_names
     expected = (loss.num_outputs(len(names)),) if names else outputs

@@ -13,11 +13,11 @@ from subprocess import run
 import numpy as np
 import pytest
 
+from kernel_variants import is_supported
 from support.commands import ENVIRONMENT
 from support.kernels import VARIANTS
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
-from warpfit.backends.cuda.variants import is_supported
 
 # Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the
 # reason.

@@ -15,9 +15,10 @@ import pytest
 
 from emulator.build import gxx_missing
 from emulator.runtime import EmulatedRuntime
+from kernel_variants import variants_of
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv_launch
-from warpfit.backends.cuda.conv_launch import choose_tiling, variants
+from warpfit.backends.cuda.conv_launch import choose_tiling
 
 # In every run at least every other case of each test.
 pytestmark = pytest.mark.in_turns(8)
@@ -275,7 +276,7 @@ def test_variants_are_what_the_wrapper_asks_for(monkeypatch: pytest.MonkeyPatch)
             shapes = (array.shape for array in whole_numbers(setting))
             arrays = [ops.empty(shape, dtype_of_mode(mode)) for shape in shapes]
             results(ops, *arrays, setting, Activation("relu"))
-    known = list(variants())
+    known = variants_of("conv_launch")
     assert asked
     own = {name for name, _ in known}  # others are other modules'
     assert all(variant in known for variant in asked if variant[0] in own)

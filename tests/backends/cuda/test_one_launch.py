@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kernel_variants import is_supported
 from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit, one_launch
@@ -17,7 +18,6 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
-from warpfit.backends.cuda.variants import is_supported
 from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")

@@ -1,6 +1,4 @@
-"""Three ways of a batch to the device: uploaded at each step, through pinned memory meanwhile, or
-there all along.
-"""
+"""How a batch comes to the device: uploaded, through pinned memory meanwhile, or all along."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ class Uploaded(Batches):
 
 
 class Pinned(Batches):
-    """Gathered straight into pinned memory, in two buffers in turns: one goes up while the device
-    reads the other.
-    """
+    """Gathered into one of two buffers of pinned memory; meanwhile the other goes up."""
 
     ops: Any  # a device's
 

@@ -1,6 +1,4 @@
-"""The rungs of the ladder, in order: what each changes in the one before, and what that should
-save.
-"""
+"""The rungs of the ladder, in order: what each changes in the one before, to save what."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ class Program(Protocol):
     """Something that trains a task."""
 
     def prepare(self) -> tuple[float, int]:
-        """Do what is done but once, compile most of all; return the seconds of some steps after
-        that, and how many.
-        """
+        """Do what is done but once, mostly compile; return the seconds of some steps; how many."""
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch."""

@@ -1,6 +1,4 @@
-"""What all rungs train: a network of the seeds' sizes from the same initial values, over the same
-batches.
-"""
+"""What all rungs train: a network from the same initial values, over the same batches."""
 
 from __future__ import annotations
 

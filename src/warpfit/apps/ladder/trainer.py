@@ -1,6 +1,4 @@
-"""The step of the lower rungs, written out: one operation after the other, as each rung wants
-them.
-"""
+"""The step of the lower rungs, written out: one operation after the other, as they want it."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ class Recipe:
         return self.feeding is Preloaded
 
     def reports(self, epoch: int, epochs: int) -> bool:
-        """Return whether an epoch of so many, counted from 0, has loss and accuracy: the last one
-        always has.
-        """
+        """Return whether an epoch of so many, from 0, has loss and accuracy, as the last has."""
         return self.is_fused or epoch % self.report_every == 0 or epoch == epochs - 1
 
 
@@ -218,7 +214,6 @@ class StepByStep:
         return self.ops.zeros((steps, 3), "float64")
 
     # -- the textbook's step
-    # -----------------------------------------------------------------------------
 
     def _separate_step(self, x: Array, y: Array, record: Array | None, idx: int) -> None:
         """Train on a batch with a kernel for every operation."""
@@ -259,7 +254,6 @@ class StepByStep:
         return self._weights[num_rows]
 
     # -- the fused step
-    # ----------------------------------------------------------------------------------
 
     def _fused_step(self, x: Array, y: Array, record: Any, idx: int) -> None:
         """Train on a batch with as few kernels as the operations of the backend allow."""

@@ -156,9 +156,7 @@ def _draw_samples(figure: Any, run: DemoRun, trainer: Trainer) -> None:
 
 
 def _shaded(probabilities: Array, labels: Array) -> Array:
-    """Return a picture (C, S, 3) of probabilities: that of the true class in one colour, those of
-    others in another.
-    """
+    """Return probabilities as a picture (C, S, 3): in one colour the true class's."""
     is_true = labels[:, None] == np.arange(probabilities.shape[1])
     color = np.where(is_true[..., None], _rgb(RIGHT), _rgb(WRONG))
     return np.asarray(1 - probabilities[..., None] * (1 - color)).transpose(1, 0, 2)
@@ -186,9 +184,7 @@ def _draw_weights(figure: Any, run: DemoRun) -> None:
 
 
 def _mosaic(images: Array, columns: int = 8) -> Array:
-    """Return images side by side, each scaled by its own largest magnitude; what lies between them
-    is NaN.
-    """
+    """Return images side by side, each scaled by its largest magnitude, with NaN between them."""
     columns = min(columns, len(images)) if len(images) != 10 else 5
     rows, side = -(-len(images) // columns), images.shape[1]
     gap = max(1, side // 14)

@@ -91,9 +91,7 @@ class Demo:
 
 
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
-    """Return a slider for each setting; training starts when one is released, not while it
-    moves.
-    """
+    """Return a slider for each setting; training starts when one is released, not as it moves."""
     choices = trainer.choices
     for name, value, known in (
         ("width", settings.width, choices.widths),

@@ -265,9 +265,7 @@ class Trainer:
 
 
 def _side_of(dataset: Dataset) -> int:
-    """Return the height and width of a data set's images, (N, H, W) or flat, or raise
-    ConfigError.
-    """
+    """Return height and width of a data set's images, (N, H, W) or flat, or raise ConfigError."""
     shape = dataset.x_train.shape[1:]
     side = isqrt(int(np.prod(shape)))
     if shape not in ((side, side), (side * side,)) or not dataset.class_names:

@@ -47,9 +47,7 @@ def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
 
 
 def _scaled(ink: Pixels, height: int, width: int) -> Pixels:
-    """Return the ink at another size, at least a pixel wide and high, with the gray levels of
-    anti-aliasing.
-    """
+    """Return the ink at another size, of a pixel at least, with gray levels of anti-aliasing."""
     image = Image.fromarray(ink).resize((max(1, width), max(1, height)), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
@@ -63,9 +61,7 @@ def _centre_of_mass(image: Pixels) -> tuple[float, float]:
 
 
 def _placed(image: Pixels, size: int, corner: tuple[float, float]) -> npt.NDArray[np.float32]:
-    """Return the image on black, with its upper left corner where asked for, or as near as keeps it
-    whole.
-    """
+    """Return the image on black, its upper left corner as near to a place as keeps it whole."""
     top, left = (
         min(max(0, round(at)), size - side) for at, side in zip(corner, image.shape, strict=True)
     )

@@ -1,6 +1,4 @@
-"""What the page may ask of the server, and within what bounds. Whatever is not described here is
-refused.
-"""
+"""What the page may ask of the server, within what bounds. All else is refused."""
 
 from __future__ import annotations
 
@@ -280,9 +278,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Request]] = {
 
 
 def _checked(what: str, value: Any, bounds: Mapping[str, Bound]) -> dict[str, Any]:
-    """Return the values of an object that has exactly the keys of `bounds`, each within its
-    bound.
-    """
+    """Return the values of an object with exactly the keys of `bounds`, each within its bound."""
     given = _object(what, value)
     _check_keys(what, given, tuple(bounds))
     return {name: bound.check(name, given[name]) for name, bound in bounds.items()}

@@ -1,6 +1,4 @@
-"""Points of the plane in two or three classes, and the grid on which a network's decisions are
-shown.
-"""
+"""Points of the plane in two or three classes, and the grid that shows a network's decisions."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ POINT_SETS: dict[str, tuple[Callable[[Labels, Numbers], Numbers], int]] = {
 
 
 def grid_points() -> npt.NDArray[np.float32]:
-    """Return the middles (GRID², 2) of the pixels of a decision image, row by row from the upper
-    left.
-    """
+    """Return the middles (GRID², 2) of a decision image's pixels, by rows from the upper left."""
     middles = LIMIT * ((2 * np.arange(GRID) + 1) / GRID - 1)
     x, y = np.meshgrid(middles, -middles)
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)

@@ -63,9 +63,7 @@ HEADERS = {
 
 
 class TimedRequests(H11Protocol):
-    """uvicorn's HTTP, but whose connection sends no whole request in time is closed, lest it keep
-    others out.
-    """
+    """uvicorn's HTTP, which closes a connection that sends no whole request in time."""
 
     _deadline: asyncio.TimerHandle | None = None
 

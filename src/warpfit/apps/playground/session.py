@@ -60,9 +60,7 @@ class _Progress:
 
 
 class Outbox:
-    """Messages to the page in their order. Epochs that wait are sent as one: a slow page misses
-    images, no more.
-    """
+    """Messages to the page in order; epochs that wait are sent as one: slow pages miss images."""
 
     def __init__(self) -> None:
         self._waiting: deque[dict[str, Any] | _Progress] = deque()
@@ -302,9 +300,7 @@ def _as_report(report: EpochReport) -> dict[str, Any]:
 
 
 def _prediction(request: Predict, network: Network | None, size: int) -> dict[str, Any]:
-    """Return the answer to a drawing; without probabilities if nothing is drawn, or no network is
-    there yet.
-    """
+    """Return the answer to a drawing; without probabilities if there is no ink or no network."""
     digit = as_digit(request.pixels, size)
     seen = None if digit is None else _base64(digit * 255)
     probabilities = None

@@ -1,6 +1,4 @@
-"""The thread that trains a connection's networks, one training at a time: the newest request
-wins.
-"""
+"""The thread that trains a connection's networks, one at a time: the newest request wins."""
 
 from __future__ import annotations
 

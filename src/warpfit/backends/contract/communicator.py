@@ -39,9 +39,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def join(self, but: int = 0) -> None:
-        """Let what is started later find the results of every `all_reduce` before it, but perhaps
-        for the last so many.
-        """
+        """Let what starts later find the results of `all_reduce`, but the last so many."""
 
     @abstractmethod
     def broadcast(self, arrays: Sequence[Array]) -> None:
@@ -70,6 +68,11 @@ class Communicator(ABC):
     @abstractmethod
     def on_abort(self, act: Callable[[], None]) -> None:
         """Call a function when any rank of this process aborts."""
+
+
+def in_words(error: BaseException) -> str:
+    """Return what kind of error it is, and what it says, if that is anything."""
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 class Alone(Communicator):

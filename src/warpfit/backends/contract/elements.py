@@ -13,7 +13,6 @@ class ElementContract(ABC):
     """What operators and indexing of tensors are made of."""
 
     # -- elementwise, for the tape: IEEE arithmetic, infinities and NaN included
-    # ---------------------------
 
     @abstractmethod
     def unary(self, name: str, x: Array) -> Array:
@@ -39,7 +38,6 @@ class ElementContract(ABC):
         """
 
     # -- moving elements: results may share x's memory
-    # -----------------------------------------------------
 
     @abstractmethod
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:

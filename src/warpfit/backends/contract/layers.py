@@ -1,6 +1,4 @@
-"""The contract of layers other than dense ones: images, normalisation, dropout,
-embeddings of numbers.
-"""
+"""The contract of layers but dense ones: images, norms, dropout, embeddings of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ class LayerContract(ABC):
     """Convolutions, pooling, norms, dropout and embeddings of numbers."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width)
-    # ---------------------------
 
     @abstractmethod
     def conv2d_forward(
@@ -149,9 +146,7 @@ class LayerContract(ABC):
     def avg_pool2d_forward(
         self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
     ) -> Array:
-        """Return the mean of every window, (M, OH, OW, C); padding, at most half the kernel, counts
-        as 0.
-        """
+        """Return the mean of each window, (M, OH, OW, C); padding, at most half of it, is 0."""
 
     @abstractmethod
     def avg_pool2d_backward(
@@ -166,7 +161,6 @@ class LayerContract(ABC):
         """Return dx of shape `x_shape`: dy / (KH · KW) added to every pixel of its window."""
 
     # -- normalisation: forward returns (y, what backward needs), backward (dx, dweight, dbias)
-    # ------------
 
     @abstractmethod
     def batch_norm_forward(
@@ -232,12 +226,9 @@ class LayerContract(ABC):
     def layer_norm_backward(
         self, dy: Array, x: Array, weight: Array | None, saved: Any, *, num_axes: int = 1
     ) -> tuple[Array, Array, Array]:
-        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ with g = dy · weight, dweight and
-        dbias.
-        """
+        """Return dx = (g - mean(g) - x̂ · mean(g · x̂)) / σ, g = dy · weight, dweight, dbias."""
 
     # -- dropout
-    # -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def dropout_forward(
@@ -280,7 +271,6 @@ class LayerContract(ABC):
         """Return dy · mask."""
 
     # -- embeddings of numbers
-    # -----------------------------------------------------------------------------
 
     @abstractmethod
     def piecewise_linear_forward(

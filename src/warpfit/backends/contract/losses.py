@@ -11,7 +11,6 @@ class LossContract(ABC):
     """Losses of rows, and the same as one operation of a step."""
 
     # -- losses: each forward returns (mean loss (), total weight (), what backward needs)
-    # ---------------
 
     @abstractmethod
     def softmax_cross_entropy_forward(
@@ -76,16 +75,13 @@ class LossContract(ABC):
 
     @abstractmethod
     def count_correct(self, logits: Array, labels: Array) -> Array:
-        """Return how many rows have their largest logit (the first, if several) at the label: ()
-        int64.
-        """
+        """Return how many rows have their largest logit, the first, at the label: () int64."""
 
     @abstractmethod
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
         """Return how many rows have every (z > 0) equal to (t > 0.5): () int64."""
 
     # -- losses of a step, as one operation; a backend may decline them
-    # ------------------------------------
     #
     # They write (mean loss, total weight, rows that are right or 0) to record[row], as
     # `record_step` does, and return the mean's gradient times `scale`, of the outputs' shape and
@@ -104,9 +100,7 @@ class LossContract(ABC):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> Array | None:
-        """Record the loss of `softmax_cross_entropy_forward` and what is right; return the
-        gradient, or None.
-        """
+        """Record the loss of `softmax_cross_entropy_forward`; return the gradient, or None."""
         return None
 
     def element_loss_step(
@@ -120,7 +114,5 @@ class LossContract(ABC):
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        """Record the loss of `element_loss_forward` and, of binary cross-entropy, what is right;
-        return the gradient, or None.
-        """
+        """Record the loss of `element_loss_forward`; return the gradient, or None."""
         return None

@@ -14,7 +14,6 @@ class OptimizerContract(ABC):
     """Updates of all parameters at once, and what is done to their gradients before."""
 
     # -- optimizers: lists of arrays, updated in place
-    # ---------------------------------------------------
 
     @abstractmethod
     def update_parameters(
@@ -49,9 +48,7 @@ class OptimizerContract(ABC):
 
     @abstractmethod
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
-        """Scale all gradients by min(1, max_norm / (norm + 1e-6)) in place; return their joint norm
-        ().
-        """
+        """Scale all gradients by min(1, max_norm / (norm + 1e-6)) in place; return the norm ()."""
 
     @abstractmethod
     def l2_penalty(
@@ -61,6 +58,4 @@ class OptimizerContract(ABC):
         coefficient: float,
         divisor: Number = 1.0,
     ) -> Array:
-        """Add c · w to each gradient in place; return c / 2 · Σ w² as (); c is coefficient /
-        divisor, or 0 over 0.
-        """
+        """Add c · w to each gradient in place; return c / 2 · Σ w² (), c coefficient / divisor."""

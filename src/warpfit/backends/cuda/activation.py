@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from warpfit.backends.base import ACTIVATIONS, Activation, Array
+from warpfit.backends.base import Activation, Array
 from warpfit.backends.checks import (
     check_activation_backward,
     check_float,
@@ -14,14 +14,7 @@ from warpfit.backends.checks import (
 )
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
-from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
-
-ELEMENTWISE: list[tuple[str, dict[str, str]]] = [
-    ("activation_forward", {}),
-    ("activation_backward", {"HAS_PLUS": "0"}),
-    ("activation_backward", {"HAS_PLUS": "1"}),
-]
+from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block
 
 
 class ActivationOps(RowOps):
@@ -102,20 +95,3 @@ class ActivationOps(RowOps):
         sizes = (num_rows, num_columns, launch.lanes, launch.capacity)
         kernel(launch.grid, launch.block, *inputs, out, *sizes, shared_bytes=launch.shared_bytes)
         return out
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels with the defines that they are asked for."""
-    elementwise = [
-        (kernel, {"DTYPE": dtype, "ACTIVATION": name, **own})
-        for kernel, own in ELEMENTWISE
-        for dtype in DEVICE_FLOATS
-        for name in ACTIVATIONS
-    ]
-    along_rows = [
-        (kernel, {**defines, "LOG": is_log})
-        for is_log in "01"
-        for way, num_kept in (("forward", 1), ("backward", 2))
-        for kernel, defines in row_variants(f"softmax_{way}", num_kept)
-    ]
-    return elementwise + along_rows

@@ -107,9 +107,7 @@ class Arguments:
 
     @classmethod
     def _of_structs(cls) -> Iterator[tuple[str, str]]:
-        """Yield each check of a struct whose address is handed over, and what is wrong if it
-        fails.
-        """
+        """Yield each check of a struct whose address is handed over, and what a failure means."""
         for kind in cls.members().values():
             for name, fields_of in STRUCTS.get(
                 kind.removeprefix("const ").removesuffix("*"), {}

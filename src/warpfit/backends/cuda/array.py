@@ -1,6 +1,4 @@
-"""Arrays on a device: a place in memory with shape, dtype and strides. All arithmetic is the
-backend's.
-"""
+"""Arrays on a device: a place in memory, shape, dtype and strides. Backends do the arithmetic."""
 
 from __future__ import annotations
 
@@ -99,7 +97,6 @@ class DeviceArray:
         return DeviceArray(runtime, memory, memory.pointer, tuple(shape), dtype)
 
     # -- what it is
-    # --------------------------------------------------------------------------------------
 
     @property
     def strides(self) -> Shape:
@@ -128,7 +125,6 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.runtime.name!r})"
 
     # -- views
-    # -------------------------------------------------------------------------------------------
 
     def view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         """Return a view of the same memory; `strides` and `offset` in bytes."""
@@ -152,13 +148,11 @@ class DeviceArray:
         return DeviceArray(self.runtime, self.memory, self.pointer + offset, shape, self.dtype)
 
     # -- copies
-    # ------------------------------------------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceArray:
         return self.copied()
 
     # -- on the host, and to other libraries
-    # ---------------------------------------------------------------
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a copy on the host; bfloat16 widens to float32."""
@@ -228,9 +222,7 @@ class DeviceArray:
 
 
 def _same_places(shape: Shape, strides: Shape, dense: Shape) -> bool:
-    """Whether strides lead where contiguous ones would: an axis of one entry may have any
-    stride.
-    """
+    """Whether strides lead where contiguous ones would: those of an axis of one entry are free."""
     if strides == dense or 0 in shape:
         return True
     return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense, strict=True))

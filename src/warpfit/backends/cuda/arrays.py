@@ -15,7 +15,7 @@ from warpfit.backends.base import HALF_DTYPES, Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape
 from warpfit.backends.cuda import autotune
 from warpfit.backends.cuda.array import DeviceArray, from_exporter
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
+from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates
 from warpfit.backends.cuda.launch import Kernels, scalar
 from warpfit.backends.cuda.layouts import copy_plan
@@ -139,9 +139,7 @@ class ArrayOps(Backend):
         self.compile_ahead(noted.values())
 
     def _imported(self, value: Any) -> DeviceArray:
-        """Return a view of another library's array on this device, or an uploaded copy of anything
-        else.
-        """
+        """Return a view of another library's array on this device, or a copy of anything else."""
         if hasattr(value, "__cuda_array_interface__") or _is_on_device(value):
             return from_exporter(self.runtime, value)
         host = as_numbers(value)
@@ -151,9 +149,7 @@ class ArrayOps(Backend):
         return array
 
     def _converted(self, array: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return an array of another dtype that belongs to the caller; uint8 to float divides by
-        255.
-        """
+        """Return an array of another dtype that belongs to the caller; uint8 becomes x / 255."""
         out = DeviceArray.allocate(self.runtime, array.shape, dtype)
         self._copy_into(out, array)
         return out
@@ -211,9 +207,7 @@ class ArrayOps(Backend):
         self._copy_into(target, value)
 
     def arrivals(self, count: int) -> DeviceArray:
-        """Return at least `count` counters of uint32, which are zero between two kernels of this
-        backend.
-        """
+        """Return at least `count` counters of uint32, zero between two kernels of this backend."""
         stream = self.runtime.thread_stream
         found = self._arrivals.get(stream)
         if found is None or found.size < count:
@@ -319,27 +313,3 @@ def _is_on_device(value: Any) -> bool:
     from warpfit.backends.cuda.dlpack import CUDA
 
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == CUDA
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with the defines that training asks for."""
-    elements = (*DEVICE_FLOATS, "uint8", "int64", "bool")
-    pairs = [
-        (source, to)
-        for source in elements
-        for to in (*DEVICE_FLOATS, "int64")
-        if to == source or to in DEVICE_FLOATS
-    ]
-    casts = [(source, to) for source in DEVICE_FLOATS for to in DEVICE_FLOATS if source != to]
-    return [
-        ("epoch_order", {}),
-        *(("record_step", {"DTYPE": dtype}) for dtype in ("float32", "float64")),
-        *(("all_finite", {"DTYPE": dtype}) for dtype in ("float32", "float64")),
-        *(("gather_rows", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
-        *(("copy_strided", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
-        *(
-            (name, {"SOURCE": source, "DTYPE": to})
-            for name in ("cast", "cast_into")
-            for source, to in casts
-        ),
-    ]

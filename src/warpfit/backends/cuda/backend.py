@@ -78,7 +78,6 @@ def backend_of(runtime: Any) -> CudaBackend:
 
 
 # -- what an array does by its backend: it stands below, and cannot import it
-# --------------------------------------
 
 
 def _copied(array: DeviceArray) -> DeviceArray:

@@ -40,9 +40,7 @@ def card_of(runtime: Any) -> Card:
 
 
 def shared_bytes_of(arch: str) -> int:
-    """Return the shared memory that one block may ask for on an architecture such as
-    ``'sm_90a'``.
-    """
+    """Return the shared memory that a block may ask for on an architecture such as ``'sm_90a'``."""
     kib = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227}
     return kib.get(generation(arch), 99) << 10
 

@@ -1,6 +1,4 @@
-"""Sums over the rows of a matrix: gradients of biases, and of all that is shared by the rows of a
-batch.
-"""
+"""Sums over the rows of a matrix: gradients of biases, and of all that a batch's rows share."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from warpfit.backends.base import Array
 from warpfit.backends.checks import check_matrix
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import acc_dtype
 
 THREADS = 512
 # Blocks that a multiprocessor holds at once, by the kernel's registers.
@@ -86,13 +84,3 @@ class ColumnOps(ArrayOps):
         grid = (tiles, parts)
         kernel(grid, THREADS, x, out, partials, arrivals, scale, num_rows, num_columns, width, rows)
         return out
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels with the defines that they are asked for."""
-    pairs = [
-        (dtype, out)
-        for dtype in DEVICE_FLOATS
-        for out in dict.fromkeys((dtype, acc_dtype(dtype).name))
-    ]
-    return [("sum_columns", {"DTYPE": dtype, "OUT": out}) for dtype, out in pairs]

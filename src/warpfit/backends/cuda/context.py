@@ -1,6 +1,4 @@
-"""A CUDA device as one thread after another uses it: its context, its stream, and what its errors
-mean.
-"""
+"""A CUDA device as threads use it in turns: its context, its stream, its errors' meaning."""
 
 from __future__ import annotations
 

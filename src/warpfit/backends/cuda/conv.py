@@ -8,7 +8,6 @@ from typing import Any
 
 from warpfit.backends.base import IDENTITY, Activation, Array, Pair
 from warpfit.backends.checks import check_float, check_images, check_joint, check_shape
-from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
 from warpfit.backends.cuda.conv_launch import LaunchOps
 from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.pool import HALVING
@@ -135,9 +134,7 @@ class ConvOps(LaunchOps):
         needs_db: bool = True,
         w: Array | None = None,
     ) -> tuple[Array, Array | None]:
-        """Return dw and db as the contract says; for half-precision operands in float32, without
-        the loss scale.
-        """
+        """Return dw and db; of half-precision operands in float32, without the loss scale."""
         op = "conv2d_backward_weight"
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
@@ -154,15 +151,15 @@ class ConvOps(LaunchOps):
         dtype = acc_dtype(x.dtype)
         scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
         if launch.boxes is not None:
-            given = (self.spread(dz), x, w, scale, needs_db)
-            return self._weight_gradients_of_boxes(launch.boxes, *given)
+            dz = self.spread(dz)
+            sums = self.weight_gradient_boxes(launch.boxes, dz, x)
+            dw, _ = self._found_in(sums, w, w_shape, scale)
+            rows = self.reshape(dz, (prod(dz.shape[:3]), dz.shape[3]))
+            return dw, self.column_sums(rows, dtype, scale) if needs_db else None
         if launch.weights is not None:
             sums = self.sums_of_gradients(*launch.weights, dz, x)
-            joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
-            if joined:
-                return joined[0], joined[1] if needs_db else None
-            size, found = prod(w_shape), self.column_sums(sums, dtype, scale)
-            return self.reshape(found[:size], w_shape), found[size:] if needs_db else None
+            dw, db = self._found_in(sums, w, w_shape, scale)
+            return dw, db if needs_db else None
         dw = self.empty(w_shape, dtype)
         db = self.empty(w_shape[3:], dtype) if needs_db else None
         if (how := launch.product) is not None:
@@ -171,27 +168,15 @@ class ConvOps(LaunchOps):
             how.start(self.spread(dz), x, dw, db, partials, arrivals, scale)
         return dw, db
 
-    def _weight_gradients_of_boxes(
-        self,
-        geometry: Geometry,
-        dz: Array,
-        x: Array,
-        w: Array | None,
-        scale: float,
-        needs_db: bool,
+    def _found_in(
+        self, sums: Array, w: Array | None, w_shape: tuple[int, ...], scale: float
     ) -> tuple[Any, Any]:
-        dtype, outputs = acc_dtype(x.dtype), dz.shape[3]
-        sums = self.weight_gradient_boxes(geometry, dz, x)
+        """Return dw and db, which follow each other in rows of `sums`, or how to find them."""
         joined = self.joined_updates and self.joined_updates.partial_gradients(sums, w, scale)
         if joined:
-            dw: Any = joined[0]
-        else:
-            found = self.column_sums(sums, dtype, scale)
-            dw = self.reshape(found[: prod(geometry.w)], geometry.w)
-        if not needs_db:
-            return dw, None
-        rows = self.reshape(dz, (prod(dz.shape[:3]), outputs))
-        return dw, self.column_sums(rows, dtype, scale)
+            return joined
+        size, found = prod(w_shape), self.column_sums(sums, "float32", scale)
+        return self.reshape(found[:size], w_shape), found[size:]
 
 
 def _is_in_pairs(array: Array | None) -> bool:

@@ -7,14 +7,12 @@ read less for each product, small ones keep all multiprocessors busy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
-from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.base import IDENTITY, Activation, Array, Pair
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE
 from warpfit.backends.cuda.conv_weights_sm90 import WeightOps
 from warpfit.backends.cuda.matmul_wgmma_config import Box
@@ -250,9 +248,7 @@ def _most_touched(pieces: int, others: int) -> int:
 
 @lru_cache(maxsize=1024)
 def choose_box(windows: Extent, count: int, step: int) -> Extent:
-    """Return the box of `count` windows, a power of two, of which the fewest cover all; of equals
-    the one with the longest rows.
-    """
+    """Return the box of `count` windows, of which the fewest cover all, with the longest rows."""
     found = []
     sizes = [1 << power for power in range(count.bit_length())]
     for columns, rows in product(sizes, sizes):
@@ -267,7 +263,7 @@ def _num_boxes(windows: Extent, box: Extent) -> int:
     return prod(-(-size // own) for size, own in zip(windows, box, strict=True))
 
 
-def _stages(stage_bytes: int, max_shared_bytes: int) -> int:
+def stages_of(stage_bytes: int, max_shared_bytes: int) -> int:
     return min(MOST_STAGES, max_shared_bytes // (stage_bytes + BARRIER_BYTES))
 
 
@@ -294,7 +290,7 @@ def choose_tiling(
         written = 2 * prod(box) * block_n / WRITTEN_A_CYCLE
         of_tile = num_blocks * _cycles_of_block(mma_rows, block_n, cluster)
         cycles = CYCLES_OF_BLOCK + rounds * (of_tile + written + CYCLES_OF_TILE)
-        stages = _stages(tiling.stage_bytes, shared_bytes)
+        stages = stages_of(tiling.stage_bytes, shared_bytes)
         found.append(tiling._replace(stages=stages, cycles=cycles))
     return min(found, key=lambda tiling: tiling.cycles)
 
@@ -311,7 +307,7 @@ def choose_weight_tiling(
     read = 2 * (min(prod(geometry.x), prod(windows) * prod(geometry.w[:3])) + prod(geometry.y))
     for mma_rows, block_n in TILES:
         tiling = BoxTiling(mma_rows, block_n, 1, box, 0, 0.0)
-        tiling = tiling._replace(stages=_stages(tiling.stage_bytes, shared_bytes))
+        tiling = tiling._replace(stages=stages_of(tiling.stage_bytes, shared_bytes))
         tiles = _weight_tiles(geometry, tiling)
         most = min(boxes, MOST_PARTS, 4 * multiprocessors // tiles + 1)
         runs = [(1, parts) for parts in range(1, most + 1)]
@@ -352,9 +348,7 @@ class BoxOps(WeightOps):
     """Convolutions with many channels, and their gradients, in half precision."""
 
     def takes_boxes(self, geometry: Geometry, dtype: str) -> bool:
-        """Whether the device has kernels for boxes of a convolution whose operands begin at
-        multiples of 16 bytes.
-        """
+        """Whether there are kernels for boxes of a convolution of operands aligned to 16 bytes."""
         return self.has_kernels(dtype, geometry.x[0]) and geometry.are_possible
 
     def multiply_boxes(
@@ -376,7 +370,7 @@ class BoxOps(WeightOps):
         epilogue = "epilogue_activation"
         if adjoint:
             epilogue = "epilogue_store" if saved is None else "epilogue_mask"
-        own = _epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
+        own = epilogue_defines(epilogue, activation.name, bias is not None, z is not None)
         matrix = w.view((prod(w.shape[:3]), w.shape[3]), (w.shape[3] * w.itemsize, w.itemsize))
         steps = (1, 1) if adjoint else geometry.stride
         for part in geometry.passes():
@@ -426,7 +420,7 @@ class BoxOps(WeightOps):
         return sums
 
 
-def _epilogue_defines(
+def epilogue_defines(
     epilogue: str, activation: str, has_bias: bool, stores_z: bool
 ) -> dict[str, str | int]:
     return {
@@ -438,23 +432,6 @@ def _epilogue_defines(
 
 
 def _rows_across(tiling: BoxTiling) -> int:
-    """Return the rows of a box of weights that lie across: those of a panel, or of the part of it
-    that a block of a cluster copies.
-    """
+    """Return the rows of a box of weights that lie across: a panel's, or a block's part of it."""
     shares_panels = tiling.block_n // LINE % tiling.cluster == 0
     return LINE if shares_panels else LINE // tiling.cluster
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels of this file with a choice of the defines that they are asked for."""
-    most = shared_bytes_of("sm_90a")
-    for dtype, (mma_rows, block_n), cluster in product(HALF_DTYPES, TILES, CLUSTERS):
-        tiling = BoxTiling(mma_rows, block_n, cluster, (1, 1, 1), 0, 0.0)
-        tiling = tiling._replace(stages=_stages(tiling.stage_bytes, most))
-        own = {name: str(value) for name, value in tiling.defines(dtype).items()}
-        for adjoint, tail in (("0", "epilogue_activation"), ("1", "epilogue_mask")):
-            more = _epilogue_defines(tail, "relu", adjoint == "0", False)
-            texts = {name: str(value) for name, value in more.items()}
-            yield KERNEL, {**own, "ADJOINT": adjoint, **texts}
-        if cluster == 1:
-            yield WEIGHT_KERNEL, own

@@ -4,13 +4,11 @@ taps and channels together are the k, or the rows, of one product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
-from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.base import IDENTITY, Activation, Array
 from warpfit.backends.cuda.conv_sm90 import (
     BLOCKS_N,
     BYTES_A_CYCLE,
@@ -22,7 +20,6 @@ from warpfit.backends.cuda.conv_sm90 import (
     WAITED_CYCLES,
     Band,
     Windows,
-    example_windows,
     result_defines,
     row_counts,
 )
@@ -64,9 +61,7 @@ class FewBand(NamedTuple):
 def choose_few_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> FewBand | None:
-    """Return how the gradient of a forward pass' weights takes the least time; None if channels are
-    not few, or nothing fits.
-    """
+    """Return how the weights' gradient is the quickest; None if many channels, or no room."""
     row_tiles = -(-(windows.taps * windows.channels + 1) // DEPTH)
     block_o = next((o for o in BLOCKS_O if windows.outputs % o == 0), 0)
     if windows.channels >= IN_PIECE or not block_o or row_tiles * block_o > 2 * MOST_SUMS:
@@ -171,9 +166,7 @@ class FewOps(WeightOps):
         indices: Array | None = None,
         activation: Activation = IDENTITY,
     ) -> None:
-        """Write to y what `multiply_windows` does; few channels have neither `saved` nor a
-        `PooledGradient`.
-        """
+        """Write to y what `multiply_windows` does; few channels take neither mask nor pooled x."""
         if isinstance(tiles, Band):
             both: dict[str, Any] = {"saved": saved, "indices": indices, "activation": activation}
             self.multiply_windows(windows, tiles, x, w, y, bias=bias, z=z, **both)
@@ -251,23 +244,3 @@ def few_sizes(windows: Windows) -> tuple[int, ...]:
     """Return the arguments that both kernels have."""
     ends = (*windows.image, *windows.result, windows.outputs)
     return (*ends, *windows.padding, *windows.dilation)
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels with a choice of the defines that they are asked for."""
-    sizes = (512, 132, shared_bytes_of("sm_90a"))
-    for dtype in HALF_DTYPES:
-        of_24 = Windows.forward((1, 28, 28, 1), (5, 5, 1, 24), (24, 24), (0, 0), (1, 1))
-        for windows in (*example_windows(), of_24):
-            tiles, band = choose_few_tiles(windows, *sizes), choose_few_band(windows, *sizes)
-            if tiles is None or band is None:
-                continue
-            for either in (False, True):
-                own = {**few_defines(dtype, windows), "BLOCK_N": tiles.block_n}
-                own |= {
-                    "POOLS": int(either),
-                    **result_defines("relu", True, False, False),
-                }
-                yield KERNEL, {name: str(value) for name, value in own.items()}
-                own = weight_defines(dtype, windows, band, either)
-                yield WEIGHT_KERNEL, {name: str(value) for name, value in own.items()}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, product
+from itertools import chain
 from math import prod
 
 from warpfit.backends.base import Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d, check_float, check_shape
 from warpfit.backends.cuda.conv_boxes_sm90 import BoxOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.grouped import (
     backward_input_by_group,
     backward_weight_by_group,
@@ -30,9 +29,7 @@ def _is_wide(w_shape: Shape, groups: int) -> bool:
 
 
 def _in_thread(w_shape: Shape, groups: int, itemsize: int, *arrays: Array | None) -> int:
-    """Return how many neighbouring channels a thread has: a vector of a depthwise convolution, if
-    all arrays are aligned.
-    """
+    """Return how many channels a thread has: of a depthwise convolution, if aligned, a vector."""
     in_vector = VECTOR_BYTES // itemsize
     is_depthwise = w_shape[2] == 1 and w_shape[3] == groups and groups % in_vector == 0
     pointers = [array.pointer for array in arrays if array is not None]
@@ -137,15 +134,3 @@ def _sizes(
     """Return what all kernels take last."""
     of_images = (*x_shape[1:3], *counts, *w_shape[:2], *chain(*pairs))
     return (*of_images, x_shape[3], w_shape[3], w_shape[2], w_shape[3] // groups)
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels of this file with a choice of the defines that they are asked for."""
-    for dtype in DEVICE_FLOATS:
-        widths = ("1", str(VECTOR_BYTES // dtype_of(dtype).itemsize))
-        for width, (name, stored) in product(widths, (("relu", "0"), ("gelu", "1"))):
-            own = {"DTYPE": dtype, "WIDTH": width}
-            yield "conv2d_grouped_forward", {**own, "ACTIVATION": name, "STORE_Z": stored}
-        for width in widths:
-            yield "conv2d_grouped_backward_input", {"DTYPE": dtype, "WIDTH": width}
-        yield "conv2d_grouped_backward_weight", {"DTYPE": dtype}

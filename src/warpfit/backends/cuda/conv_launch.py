@@ -4,21 +4,20 @@ channels and boxes where they can, elsewhere products that find their windows th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain
 from math import isqrt, prod
 from operator import is_not
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array, Pair
+from warpfit.backends.base import IDENTITY, Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d
 from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
 from warpfit.backends.cuda.conv_few import FewBand, FewOps, FewTiles
 from warpfit.backends.cuda.conv_grouped import GroupedOps
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Band, Windows
 from warpfit.backends.cuda.conv_weights_sm90 import WeightBand
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
+from warpfit.backends.cuda.dtypes import acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.pool import PooledGradient
 from warpfit.errors import ShapeError
@@ -35,7 +34,7 @@ BLOCK_K_BYTES = 64
 SLICES_PER_MULTIPROCESSOR = 3
 LEAST_TILES = 4
 # Which operands lie along k in memory, (A, B), so that a tile's rows do not go along k but across.
-_ALONG_K = {
+ALONG_K = {
     "conv2d_forward": (True, False),
     "conv2d_backward_input": (True, True),
     "conv2d_backward_weight": (False, False),
@@ -79,7 +78,7 @@ def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: 
     itemsize = dtype_of(dtype).itemsize
     stage_bytes = sum(
         _tile_bytes(size, itemsize, along_k)
-        for size, along_k in zip((block_m, block_n), _ALONG_K[kernel], strict=True)
+        for size, along_k in zip((block_m, block_n), ALONG_K[kernel], strict=True)
     )
     defines: dict[str, str | int] = {
         "DTYPE": dtype,
@@ -94,9 +93,7 @@ def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: 
 
 
 def _tile_bytes(size: int, itemsize: int, along_k: bool) -> int:
-    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in
-    ops/conv/conv.cuh.
-    """
+    """Return the bytes of a tile of `size` rows of A (columns of B), padded as in conv.cuh."""
     if along_k:
         return size * (BLOCK_K_BYTES + 16)
     return BLOCK_K_BYTES // itemsize * (size + 8) * itemsize
@@ -112,7 +109,7 @@ def _slices(
     return slices, isqrt(slices - 1) + 1
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """What calls of an operation with equal shapes and settings have in common.
 
     Attributes
@@ -234,9 +231,7 @@ class LaunchOps(FewOps, GroupedOps):
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation = IDENTITY,
     ) -> Launch:
-        """Return what computes an operation on operands a and b, checked and prepared when first
-        asked for.
-        """
+        """Return what computes an operation on operands a and b, prepared when first asked for."""
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
         spreads = type(a) is PooledGradient
         key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads)
@@ -247,13 +242,13 @@ class LaunchOps(FewOps, GroupedOps):
         if known is None or any(map(is_not, known.pairs, pairs)):
             num_windows = _checked_windows(op, x_shape, w_shape, pairs)
             shapes = (chunks, x_shape, w_shape, pairs, num_windows)
-            known = self._prepared(_Request(op, a.dtype.name, *shapes, activation, spreads))
+            known = self._prepared(Request(op, a.dtype.name, *shapes, activation, spreads))
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = known
         return known
 
-    def _prepared(self, request: _Request) -> Launch:
+    def _prepared(self, request: Request) -> Launch:
         launch = Launch(request.pairs, request.num_windows)
         boxes = self._boxes_of(request)
         if boxes is not None and boxes.is_wide:
@@ -266,18 +261,16 @@ class LaunchOps(FewOps, GroupedOps):
             return launch._replace(boxes=boxes)
         return launch._replace(product=self._product_of(request))
 
-    def _boxes_of(self, request: _Request) -> Geometry | None:
-        if request.op not in _ALONG_K or not all(request.chunks):
+    def _boxes_of(self, request: Request) -> Geometry | None:
+        if request.op not in ALONG_K or not all(request.chunks):
             return None
         x, w = request.x, request.w
         y = (x[0], *request.num_windows, w[3])
         boxes = Geometry(x, w, y, *request.pairs, request.is_adjoint)
         return boxes if self.takes_boxes(boxes, request.dtype) else None
 
-    def _bands_of(self, request: _Request) -> Any:
-        """Return windows, and the band, or tiles, by which kernels of stride 1 take them; or
-        None.
-        """
+    def _bands_of(self, request: Request) -> Any:
+        """Return windows, and the band or tiles by which kernels of stride 1 take them; or None."""
         of_pixels, of_others = request.chunks
         stride, *pairs = request.pairs
         if stride != (1, 1) or not (of_others and (of_pixels or request.w[2] % IN_PIECE)):
@@ -294,8 +287,8 @@ class LaunchOps(FewOps, GroupedOps):
             band = self.tiles_of(windows, *settings)
         return None if band is None else (windows, band)
 
-    def _product_of(self, request: _Request) -> Product | None:
-        if request.op not in _ALONG_K:
+    def _product_of(self, request: Request) -> Product | None:
+        if request.op not in ALONG_K:
             return None
         settings = (request.num_cols, self.runtime.arch, self.precision)
         tiling = choose_tiling(request.op, request.dtype, *settings)
@@ -308,7 +301,7 @@ class LaunchOps(FewOps, GroupedOps):
         if not found.grid[0]:
             return None
         return found._replace(
-            kernel=self.kernel(request.op, **tiling.defines, **_own_defines(request))
+            kernel=self.kernel(request.op, **tiling.defines, **own_defines(request))
         )
 
 
@@ -322,7 +315,7 @@ def _checked_windows(
     return num_windows
 
 
-def _product_of_weights(request: _Request, tiling: Tiling, num_multiprocessors: int) -> Product:
+def _product_of_weights(request: Request, tiling: Tiling, num_multiprocessors: int) -> Product:
     """Return the product, without its kernel, of slices of the windows."""
     rows = max(1, -(-prod(request.w[:3]) // tiling.block_m))
     num_tiles = rows * -(-request.num_cols // tiling.block_n)
@@ -340,7 +333,7 @@ def _product_of_weights(request: _Request, tiling: Tiling, num_multiprocessors: 
     )
 
 
-def _own_defines(request: _Request) -> dict[str, str | int]:
+def own_defines(request: Request) -> dict[str, str | int]:
     """Return the defines that do not follow from the tiling."""
     itemsize, (first, second) = dtype_of(request.dtype).itemsize, request.chunks
     whole_c, whole_o = (size * itemsize % 16 == 0 for size in request.w[2:])
@@ -353,25 +346,3 @@ def _own_defines(request: _Request) -> dict[str, str | int]:
         return dict(vectors)
     activation = request.activation
     return {**vectors, "ACTIVATION": activation.name, "STORE_Z": int(activation.needs_input)}
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield kernels and defines that products ask for: all of them, but activations with one
-    tiling only.
-    """
-    modes = [("float32", "tf32"), *((dtype, "float32") for dtype in DEVICE_FLOATS)]
-    # An architecture whose tensor cores know all of them, and one whose do not.
-    for op, (dtype, precision), num_cols, arch in product(
-        _ALONG_K, modes, (32, 64), ("sm_90a", "sm_75")
-    ):
-        tiling = choose_tiling(op, dtype, num_cols, arch, precision)
-        for channels, outputs in product((1, 8), (1, 8)):
-            whole = num_cols == 64 and channels == outputs == 8
-            names = ACTIVATIONS if op == "conv2d_forward" and whole else ("relu",)
-            strides = (1, 2) if op == "conv2d_backward_input" else (1,)
-            for name, stride in product(names, strides):
-                pairs = ((stride, stride), (0, 0), (1, 1))
-                shapes = ((1, 1, 1, channels), (1, 1, channels, outputs), pairs, (1, 1))
-                of_call = _Request(op, dtype, (True, True), *shapes, Activation(name), False)
-                defines = {**tiling.defines, **_own_defines(of_call)}
-                yield op, {key: str(value) for key, value in defines.items()}

@@ -7,12 +7,10 @@ chosen is how much of an image a block has: more of it for less reading, less of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array, Pair
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.pool import PooledGradient, PoolOps
 from warpfit.backends.cuda.tensor_maps import MapOps
@@ -289,9 +287,7 @@ def is_in_pieces(x: Array, channels: int) -> bool:
 
 
 def plane_bytes(num_rows: int, num_channels: int) -> int:
-    """Return the bytes from one plane to the next, so that neighbouring pieces of memory go to
-    different banks.
-    """
+    """Return the bytes from plane to plane, such that neighbouring pieces go to different banks."""
     shift = max(1, 8 // (num_channels // IN_PIECE)) % 8
     return PIECE_BYTES * (num_rows + (shift - num_rows) % 8)
 
@@ -315,9 +311,7 @@ def _cycles(windows: Windows, band: Band, num_images: int, num_multiprocessors: 
 
 
 def defines_of(dtype: str, windows: Windows, band: Band, is_whole: bool) -> dict[str, str | int]:
-    """Return the kernel's defines, but for `result_defines`; `is_whole` says whether pixels are
-    whole pieces at multiples of 16 bytes.
-    """
+    """Return the kernel's defines but `result_defines`; `is_whole`: pixels are aligned pieces."""
     return {
         "DTYPE": dtype,
         "ADJOINT": int(windows.is_adjoint),
@@ -350,28 +344,3 @@ def sizes_of(windows: Windows, band: Band, num_images: int) -> tuple[int, ...]:
     """Return the kernel's last arguments."""
     of_band = (band.rows, band.num_tiles, band.tiles_across, band.plane_bytes)
     return (num_images, *windows.sizes, *of_band)
-
-
-def example_windows() -> Iterator[Windows]:
-    """Yield convolutions with each kind of channels and outputs."""
-    for channels, outputs in ((32, 64), (1, 32), (64, 48)):
-        x, w = (1, 26, 26, channels), (3, 3, channels, outputs)
-        yield Windows.forward(x, w, (24, 24), (0, 0), (1, 1))
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels of this file with a choice of the defines that they are asked for."""
-    most = shared_bytes_of("sm_90a")
-    for dtype in HALF_DTYPES:
-        for forward in example_windows():
-            passes = [(forward, 512), (forward._replace(pools=True), 512), (forward.adjoint, 1)]
-            adjoint = forward.adjoint._replace(spreads=True)
-            passes += [(adjoint, 1), (adjoint._replace(spreads=False), 512)]
-            for windows, num_images in passes[: 2 if forward.channels == 1 else 5]:
-                band = choose_band(windows, num_images, 132, most)
-                assert band is not None
-                activation = "identity" if windows.is_adjoint and not windows.spreads else "relu"
-                tail = (activation, not windows.is_adjoint, False, windows.spreads)
-                own = defines_of(dtype, windows, band, windows.channels >= IN_PIECE)
-                defines = {**own, **result_defines(*tail)}
-                yield KERNEL, {name: str(value) for name, value in defines.items()}

@@ -5,12 +5,10 @@ has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, Array
-from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.base import Array
 from warpfit.backends.cuda.conv_sm90 import (
     BARRIER_BYTES,
     BYTES_A_CYCLE,
@@ -19,7 +17,6 @@ from warpfit.backends.cuda.conv_sm90 import (
     WARPGROUP,
     Windows,
     WindowsOps,
-    example_windows,
     is_in_pieces,
     plane_bytes,
     row_counts,
@@ -73,9 +70,7 @@ class WeightBand(NamedTuple):
 def choose_weight_band(
     windows: Windows, num_images: int, num_multiprocessors: int, max_shared_bytes: int
 ) -> WeightBand | None:
-    """Return how the gradient of a forward pass' weights takes the least time; None if nothing
-    fits.
-    """
+    """Return how the gradient of a forward pass' weights is the quickest; None if nothing fits."""
     found = []
     for rows in row_counts(windows.result[0]):
         band = _weight_band(windows, rows, num_images, num_multiprocessors, max_shared_bytes)
@@ -85,9 +80,7 @@ def choose_weight_band(
 
 
 def _shares(windows: Windows) -> tuple[int, int, int, int] | None:
-    """Return the channels of a block, its warpgroups, the kernel's rows of each, and the warpgroups
-    that load.
-    """
+    """Return a block's channels, its warpgroups, the kernel's rows of each, and those that load."""
     height, width = windows.kernel
     rows = -(-height // min(MOST_WEIGHT_WARPGROUPS, height))
     warpgroups = -(-height // rows)
@@ -162,9 +155,7 @@ class WeightOps(WindowsOps):
     """Gradients of the weights of such convolutions."""
 
     def weight_band_of(self, windows: Windows, dtype: str, num_images: int) -> WeightBand | None:
-        """Return how the kernel computes the gradient of the weights of a forward pass; None if it
-        does not.
-        """
+        """Return how the kernel computes the weights' gradient; None if it does not."""
         is_whole = windows.channels * windows.outputs > 0 and windows.outputs % IN_PIECE == 0
         if not is_whole or not self.has_kernels(dtype, num_images):
             return None
@@ -191,15 +182,3 @@ class WeightOps(WindowsOps):
             shared_bytes=band.shared_bytes,
         )
         return sums
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernel with a choice of the defines that it is asked for."""
-    for dtype in HALF_DTYPES:
-        for windows in example_windows():
-            band = choose_weight_band(windows, 512, 132, shared_bytes_of("sm_90a"))
-            assert band is not None
-            for is_pooled in (False, True):
-                is_whole = windows.channels >= IN_PIECE
-                defines = weight_defines(dtype, windows, band, is_whole, is_pooled)
-                yield KERNEL, {name: str(value) for name, value in defines.items()}

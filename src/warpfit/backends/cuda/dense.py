@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array
+from warpfit.backends.base import IDENTITY, Activation, Array
 from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul
 from warpfit.backends.cuda import autotune
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.matmul import candidates, configure, configure_for
 from warpfit.backends.cuda.matmul_config import MatmulConfig
@@ -54,9 +53,7 @@ class _Launch(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A product's arrays, each operand with its leading dimension, and the numbers of its
-    epilogue.
-    """
+    """A product's arrays, operands with leading dimensions, and the numbers of its epilogue."""
 
     a: tuple[DeviceArray, int]
     b: tuple[DeviceArray, int]
@@ -69,9 +66,7 @@ class _Given(NamedTuple):
 
 
 class _Workspace(NamedTuple):
-    """What a product needs besides its arrays: of its sums over slices, and an operand turned to
-    lie along k.
-    """
+    """What a product needs beside its arrays: for sums over slices, and for an operand to turn."""
 
     partials: DeviceArray | None
     arrivals: DeviceArray | None
@@ -231,9 +226,7 @@ class DenseOps(MapOps):
     def _maps_of(
         self, config: MatmulConfig | None, given: _Given, turned: DeviceArray | None
     ) -> tuple[bytes, ...]:
-        """Return tensor maps of operands, result and `saved`, if the kernel takes any; fill
-        `turned`.
-        """
+        """Return tensor maps of operands, result and `saved`, if any are taken; fill `turned`."""
         if not isinstance(config, WgmmaConfig):
             return ()
         a_box, b_box, c_box = config.boxes
@@ -252,9 +245,7 @@ class DenseOps(MapOps):
         return a_map, b_map, c_map, saved_map
 
     def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
-        """Return x, or its transpose, with rows in memory; their distance in elements; whether to
-        transpose it.
-        """
+        """Return x, or its transpose, with rows in memory, their distance, and which of both."""
         if x.is_contiguous:
             return x, x.shape[1], transposed
         rows, columns = x.strides
@@ -289,7 +280,9 @@ class DenseOps(MapOps):
         }
 
         def launch_of(config: MatmulConfig) -> _Launch:
-            kernel = self.kernel(config.kernel, **_defines(config, out_dtype.name, *epilogue))
+            kernel = self.kernel(
+                config.kernel, **product_defines(config, out_dtype.name, *epilogue)
+            )
             sizes = config.sizes(m, n, k, lda, ldb)
             workspace = config.partials(m, n), config.tiles(m, n)
             shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
@@ -317,7 +310,7 @@ class DenseOps(MapOps):
         return min(runtime.seconds_of(graph.launch) for _ in range(TUNED_ROUNDS)) / TUNED_CALLS
 
 
-def _defines(
+def product_defines(
     config: MatmulConfig, out: str, epilogue: str, activation: str, has_bias: bool, store_z: bool
 ) -> dict[str, Any]:
     loads_saved = {"LOADS_SAVED": 1} if epilogue == "epilogue_mask" and config.stores_tensor else {}
@@ -330,79 +323,3 @@ def _defines(
         "HAS_BIAS": int(has_bias),
         "STORE_Z": int(store_z),
     }
-
-
-# What `variants` lists: dtypes and precisions; sizes M, N, K; an architecture with all
-# instructions, one with few.
-_MODES = (
-    ("float32", "float32"),
-    ("float32", "tf32"),
-    *((dtype, "float32") for dtype in DEVICE_FLOATS[1:]),
-)
-_SHAPES = ((64, 256, 784), (784, 256, 64), (64, 10, 256), (1024, 1024, 1024), (33, 7, 65))
-_ARCHITECTURES = ("sm_90a", "sm_75")
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can
-    be listed.
-    """
-    found = []
-    for mode, shape, arch in product(_MODES, _SHAPES, _ARCHITECTURES):
-        for transpose_a, transpose_b in product((False, True), repeat=2):
-            found.append(product_variant(mode, shape, arch, (transpose_a, transpose_b)))
-        out = acc_dtype(dtype_of(mode[0])).name
-        found.append(product_variant(mode, shape, arch, (True, False), out))
-    for mode, arch in product(_MODES, _ARCHITECTURES):
-        settings = (mode, _SHAPES[0], arch, (False, False), mode[0])
-        found.append(product_variant(*settings, "epilogue_activation", "relu", has_bias=True))
-        found.append(product_variant(*settings, "epilogue_mask", "relu"))
-    for name in ACTIVATIONS:
-        settings = (_MODES[0], _SHAPES[0], "sm_90a", (False, False), "float32")
-        found.append(
-            product_variant(*settings, "epilogue_activation", name, has_bias=True, store_z=True)
-        )
-    return found
-
-
-def product_variant(
-    mode: tuple[str, str],
-    shape: tuple[int, int, int],
-    arch: str,
-    transposes: tuple[bool, bool],
-    out: str | None = None,
-    epilogue: str = "epilogue_store",
-    activation: str = "identity",
-    *,
-    has_bias: bool = False,
-    store_z: bool = False,
-) -> tuple[str, dict[str, str]]:
-    """Return the kernel of a product, and its defines.
-
-    Parameters
-    ----------
-    mode : (str, str)
-        The operands' dtype, and the precision.
-    shape : (int, int, int)
-        M, N and K.
-    arch : str
-    transposes : (bool, bool)
-        Of the operands.
-    out : str, optional
-        The result's dtype; None is the operands'.
-    epilogue, activation, has_bias, store_z
-        What happens to the sums.
-    """
-    dtype, precision = mode
-    config = configure(
-        *shape,
-        dtype,
-        precision=precision,
-        transpose_a=transposes[0],
-        transpose_b=transposes[1],
-        arch=arch,
-        vector=all(size % 8 == 0 for size in shape),
-        out=out or dtype,
-    )
-    defines = _defines(config, out or dtype, epilogue, activation, has_bias, store_z)
-    return config.kernel, {name: str(value) for name, value in defines.items()}

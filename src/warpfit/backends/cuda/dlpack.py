@@ -67,9 +67,7 @@ def _release(managed: Any) -> None:
 
 @_CapsuleDestructor
 def _discard(unused: int) -> None:
-    """Free what an unconsumed capsule holds; a consumer renames it, and calls the deleter
-    itself.
-    """
+    """Free what an unconsumed capsule holds; a consumer renames it, and calls the deleter."""
     if _is_valid(unused, _NAME):
         _exported.pop(_pointer_of(unused, _NAME), None)
 

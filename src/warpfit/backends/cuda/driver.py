@@ -45,9 +45,7 @@ def _in_words(version: int) -> str:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the driver's library, or None if it does not load; far cheaper than importing what
-    needs it.
-    """
+    """Return the driver's library, None if it does not load, without all that needs it."""
     try:
         return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
@@ -91,9 +89,7 @@ def _bindings_major() -> int:
 
 
 def _fault() -> str | None:
-    """Return what is wrong with the driver: it does not start, is older than the bindings, or sees
-    no device.
-    """
+    """Return what is wrong with the driver: not started, older than the bindings, no device."""
     driver = bindings()
     wanted = _bindings_major()
     error, version = driver.cuDriverGetVersion()
@@ -183,9 +179,7 @@ def arch_of(major: int, minor: int) -> str:
 
 
 def is_debugging() -> bool:
-    """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound
-    their own waits.
-    """
+    """Return whether ``$WARPFIT_DEBUG`` asks to wait for each launch, and to bound waits."""
     return is_set("WARPFIT_DEBUG")
 
 

@@ -9,7 +9,6 @@ from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
@@ -103,12 +102,3 @@ class DropoutOps(ArrayOps):
             )
             self.kernel("dropout_backward", DTYPE=dx.dtype)(grid, THREADS, dy, mask, dx, size)
         return dx
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    return [
-        (name, {"DTYPE": dtype})
-        for name in ("dropout_forward", "dropout_backward")
-        for dtype in DEVICE_FLOATS
-    ]

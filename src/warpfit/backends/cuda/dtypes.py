@@ -62,7 +62,5 @@ def class_name(name: str) -> str:
 
 
 def acc_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype that kernels compute in: float64 for itself, float32 for every other
-    float.
-    """
+    """Return the dtype that kernels compute in: float64 for itself, float32 for other floats."""
     return _FLOAT64 if dtype == _FLOAT64 else _FLOAT32

@@ -12,7 +12,6 @@ import numpy as np
 from warpfit.backends.base import BINARY, COMPARISONS, UNARY, Array
 from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.indexing import IndexingOps
 from warpfit.backends.cuda.layouts import (
     BLOCK_BYTES,
@@ -30,14 +29,12 @@ LEAST_COPIED = 1 << 18
 
 Shape = tuple[int, ...]
 
-_BINARY = (*BINARY, *COMPARISONS)
+BINARY_KERNELS = (*BINARY, *COMPARISONS)
 _BOOL = np.dtype(bool)
 
 
 class _Plan(NamedTuple):
-    """What a kernel over broadcast operands is launched with: the layout of every operand in the
-    result's shape.
-    """
+    """What a kernel over broadcast operands takes: layouts in the result's shape."""
 
     shape: Shape
     size: int
@@ -65,9 +62,7 @@ def _plan(op: str, itemsize: int, *operands: tuple[Shape, Shape, int]) -> _Plan:
 
 @lru_cache(maxsize=4096)
 def _is_worth_copying(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether a strided operand is so large, and lies so far across, that tiles put it into order
-    at a gain.
-    """
+    """Whether a strided operand is so large, and lies so far across, that tiles are a gain."""
     dense = row_major_strides(shape, itemsize)
     return prod(shape) >= LEAST_COPIED and bool(
         copy_plan(shape, strides, itemsize, dense, itemsize).is_tiled
@@ -107,7 +102,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return y
 
     def binary(self, name: str, a: Any, b: Any) -> Array:
-        check_known("binary", name, _BINARY)
+        check_known("binary", name, BINARY_KERNELS)
         a, b = self._operands(name, a, b)
         dtype = b.dtype if type(a) is float else a.dtype
         plan = _plan(name, dtype.itemsize, _axes(a), _axes(b))
@@ -142,9 +137,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return y
 
     def _operands(self, op: str, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return two arrays of one float dtype, or one and a number; arrays of shape () take the
-        other's dtype.
-        """
+        """Return two arrays of one float dtype, or one and a number; () takes the other's dtype."""
         if type(a) is not DeviceArray:
             if type(b) is not DeviceArray:
                 # Two numbers: NumPy knows what their dtypes are.
@@ -163,9 +156,7 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return self._in_order(a), self._in_order(b)
 
     def _number_as(self, x: DeviceArray, dtype: Any) -> DeviceArray:
-        """Return x () as another dtype, in a buffer of the step: a captured one may ask for no
-        other memory.
-        """
+        """Return x () as another dtype, in a buffer of the step, as captured ones need it."""
         out: DeviceArray = self.empty((), dtype)
         self._copy_into(out, x)
         return out
@@ -177,7 +168,6 @@ class ElementwiseOps(ReductionOps, IndexingOps):
         return self.contiguous(x)
 
     # -- moving elements
-    # -----------------------------------------------------------------------------------
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         check_float("concatenate", *arrays)
@@ -234,14 +224,3 @@ def _shapes(arrays: Sequence[DeviceArray]) -> str:
 
 def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    found: list[tuple[str, dict[str, str]]] = [
-        ("where", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS
-    ]
-    for dtype in DEVICE_FLOATS:
-        found += [("unary", {"FUNCTION": name, "DTYPE": dtype}) for name in UNARY]
-        found += [("binary", {"FUNCTION": name, "DTYPE": dtype}) for name in _BINARY]
-    return found

@@ -8,7 +8,6 @@ from math import prod
 from warpfit.backends.base import Array, ImageWindows
 from warpfit.backends.checks import check_windows, check_windows_backward
 from warpfit.backends.cuda.arrays import ArrayOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import ShapeError
 
 THREADS = 256
@@ -53,12 +52,3 @@ class ImageWindowOps(ArrayOps):
             kernel = self.kernel(op, DTYPE=out.dtype)
             kernel(count, THREADS, *arrays, channels, *axes, int(windows.reflects))
         return out
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    return [
-        (name, {"DTYPE": dtype})
-        for name in ("take_windows", "take_windows_backward")
-        for dtype in DEVICE_FLOATS
-    ]

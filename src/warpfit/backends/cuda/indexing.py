@@ -12,7 +12,6 @@ from warpfit.backends.base import Array
 from warpfit.backends.checks import check_float
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides, viewed
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.layouts import broadcast_shape, broadcast_strides, layout
 from warpfit.errors import ShapeError
 
@@ -46,9 +45,7 @@ class Selection(NamedTuple):
 
 
 def _part(part: Any) -> Any:
-    """Return one part of an index: None, Ellipsis, a slice, an int, or a NumPy array of integers or
-    bools.
-    """
+    """Return one part of an index: None, Ellipsis, a slice, an int, or an array of NumPy's."""
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, int | np.integer) and not isinstance(part, bool):
@@ -90,9 +87,7 @@ class _Reader:
         self.is_parted = False
 
     def read(self, parts: tuple[Any, ...]) -> None:
-        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if the parts do not fit the
-        shape.
-        """
+        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if parts do not fit."""
         used = sum(
             part.ndim if _is_mask(part) else part is not None and part is not Ellipsis
             for part in parts
@@ -188,9 +183,7 @@ def select(shape: Shape, strides: Shape, itemsize: int, parts: tuple[Any, ...]) 
 
 
 class IndexingOps(ArrayOps):
-    """Indices are read on the host: an index array on the device is downloaded first, which waits
-    for it.
-    """
+    """Indices are read on the host: those on the device are downloaded first, and waited for."""
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
         wanted = _whole_shape(x, shape)
@@ -248,9 +241,7 @@ class IndexingOps(ArrayOps):
         return out
 
     def _add_chosen(self, out: DeviceArray, chosen: Selection, values: DeviceArray) -> None:
-        """Add values to their places; those of one place are brought together by sorting, so no two
-        threads meet.
-        """
+        """Add values to their places, sorted by these, so that no two threads meet."""
         order = np.argsort(chosen.places, kind="stable")
         sorted_places = chosen.places[order]
         starts = np.flatnonzero(np.diff(sorted_places, prepend=sorted_places[0] - 1))
@@ -293,11 +284,3 @@ def _broadcast(op: str, x: DeviceArray, shape: Shape) -> DeviceArray:
     if broadcast_shape(op, x.shape, shape) != shape:
         raise ShapeError(f"{op}: expected a shape that {x.shape} broadcasts to, got {shape}")
     return x.view(shape, broadcast_strides(x.shape, x.strides, shape))
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    return [
-        *(("take", {"DTYPE": name}) for name in ("uint8", "uint16", "uint32", "uint64")),
-        *(("add_at", {"DTYPE": dtype}) for dtype in DEVICE_FLOATS),
-    ]

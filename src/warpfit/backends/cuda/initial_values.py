@@ -53,8 +53,3 @@ def draw_initial_values(
         tensor_idx,
         count,
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernel of this file."""
-    return [("initial_values", {})]

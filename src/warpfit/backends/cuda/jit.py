@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -62,9 +62,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def path_of(name: str) -> Path:
-    """Return the file of the kernel `name`, in whatever folder it is; CompileError if there is
-    none.
-    """
+    """Return the file of the kernel `name`, in whatever folder, or raise CompileError."""
     try:
         return _files(KERNELS)[name]
     except KeyError:
@@ -78,9 +76,7 @@ def source_of(name: str) -> str:
 
 
 def unit_of(name: str, source: str, defines: Defines = ()) -> str:
-    """Return what is compiled of a kernel's source: with its settings and what the host packs
-    declared, or checked.
-    """
+    """Return what is compiled of a kernel: with settings and the host's structs declared."""
     lines = source.splitlines()
     for idx, line in enumerate(lines):
         if (declared := _declared(name, line, defines)) is not None:
@@ -105,9 +101,7 @@ def macros_of(name: str, defines: Defines) -> Defines:
 
 
 def flattened(name: str, defines: Defines) -> str:
-    """Return a kernel's source with its settings and, in their place, its headers: what compilers
-    see.
-    """
+    """Return a kernel's source with its settings and headers in place: what compilers see."""
     seen: set[Path] = set()
 
     def lines_of(path: Path) -> list[str]:
@@ -139,9 +133,7 @@ def _headers_digest() -> bytes:
 
 @cache
 def _compiler() -> str:
-    """Return the compiler's version, from its package if it has one: asking the library means
-    loading it.
-    """
+    """Return the compiler's version, from its package, if any: asking the library loads it."""
     versions = []
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -169,7 +161,6 @@ def _key(name: str, defines: Defines, arch: str, compiler: str) -> str:
 
 
 # -- the compiler
-# --------------------------------------------------------------------------------------------
 
 
 def compiler_options() -> list[str]:
@@ -204,7 +195,7 @@ def compile_kernel(
         With the log, each message under the line of source that it is about; or with who would wait
         for whom for ever.
     """
-    check_waits(name, dict(defines))
+    waits = _begun(check_waits, name, dict(defines))  # the compiler leaves Python's lock to it
     options = [
         f"--gpu-architecture={arch}",
         *compiler_options(),
@@ -215,11 +206,13 @@ def compile_kernel(
     try:
         code, log = compiled(unit_of(name, source_of(name), defines), f"{name}.cu", options)
     except Exception as error:
+        waits.result()
         settings = " ".join(f"{key}={value}" for key, value in defines)
         text = _with_source_lines(str(error), name)
         raise CompileError(
             f"kernel {name} does not compile for {arch} with {settings}:\n{text}"
         ) from error
+    waits.result()
     return code, log
 
 
@@ -241,7 +234,6 @@ def _with_source_lines(log: str, name: str) -> str:
 
 
 # -- the cache
-# -----------------------------------------------------------------------------------------------
 
 
 def cubin(name: str, defines: Defines, arch: str) -> bytes:
@@ -257,7 +249,7 @@ def cubin(name: str, defines: Defines, arch: str) -> bytes:
     path = _entry(name, defines, arch)
     future, is_new = _under_way(path)
     if is_new:
-        _compile_into(future, path, name, defines, arch)
+        _do(future, _cached, path, name, defines, arch)
     try:
         return future.result()
     finally:
@@ -279,7 +271,7 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
             continue
         future, is_new = _under_way(path)
         if is_new:
-            wanted.append((future, path, name, defines, arch))
+            wanted.append((future, _cached, path, name, defines, arch))
     most = num_cores() if are_first else max(1, num_cores() // 4)
     for _ in range(min(len(wanted), most)):
         Thread(target=_compile_all, args=(wanted,)).start()
@@ -288,7 +280,7 @@ def compile_ahead(kernels: Iterable[tuple[str, Defines]], arch: str) -> None:
 def _compile_all(wanted: deque[Any]) -> None:
     with suppress(IndexError):  # another thread may take the last one
         while True:
-            _compile_into(*wanted.popleft())
+            _do(*wanted.popleft())
 
 
 def build(kernels: Iterable[tuple[str, Defines]], arch: str) -> Iterator[bool]:
@@ -336,9 +328,18 @@ def _under_way(path: Path) -> tuple[Future[bytes], bool]:
     return future, future is own
 
 
-def _compile_into(future: Future[bytes], path: Path, *kernel: Any) -> None:
+def _begun(act: Callable[..., Any], *given: Any) -> Future[Any]:
+    """Begin to do something in a thread of its own."""
+    from concurrent.futures import Future
+
+    future = Future[Any]()
+    Thread(target=_do, args=(future, act, *given)).start()
+    return future
+
+
+def _do(future: Future[Any], act: Callable[..., Any], *given: Any) -> None:
     try:
-        future.set_result(_cached(path, *kernel))
+        future.set_result(act(*given))
     except BaseException as error:
         future.set_exception(error)
 

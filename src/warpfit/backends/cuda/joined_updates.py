@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.dtypes import class_name
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
-from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers, UpdateRule
+from warpfit.backends.update_rules import UpdateNumbers, UpdateRule
 
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
@@ -49,9 +48,6 @@ MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # How many lists of layers are cached as bytes.
 MOST_LISTS = 256
 
-# Every rule with each number of slots that it may have.
-UPDATES = [(name, slots) for name, rule in UPDATE_RULES.items() for slots in rule.slots]
-
 
 @dataclass(frozen=True, eq=False)
 class ProductGradient:
@@ -72,9 +68,7 @@ class SumGradient:
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient:
-    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) those from a column
-    on.
-    """
+    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) from a column on."""
 
     sums: DeviceArray
     first: int
@@ -115,9 +109,7 @@ class _Layer(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both
-    together.
-    """
+    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both."""
 
     block_m: int
     block_n: int
@@ -132,9 +124,7 @@ class _Tiles(NamedTuple):
         return 1 if self.are_shared else CONSUMERS
 
     def room(self, num_slots: int, shared_bytes: int) -> tuple[int, int]:
-        """Return how many strips each warp has room for, and the bytes that the kernel takes
-        then.
-        """
+        """Return how many strips each warp has room for, and the kernel's bytes then."""
         of_stages = (
             self.stages
             * self.rings
@@ -214,9 +204,7 @@ class JoinedUpdates:
     def gradients(
         self, dz: DeviceArray, x: DeviceArray, w: DeviceArray, scale: float
     ) -> tuple[ProductGradient, SumGradient] | None:
-        """Return the gradients of a layer with weights w, a copy, and of its bias; None if they are
-        to be computed.
-        """
+        """Return the gradients of a layer with weights w, a copy, and its bias, if not computed."""
         if w.pointer not in self.weights or not (dz.is_contiguous and x.is_contiguous and len(dz)):
             return None
         is_thin = dz.shape[1] <= MOST_THIN_OUTPUTS and len(dz) <= MOST_THIN_ROWS
@@ -278,9 +266,7 @@ class JoinedUpdates:
         return _Parameter(values, self.copies[values.pointer], tuple(slots))
 
     def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
-        """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not
-        trained.
-        """
+        """Return a tensor's row of the groups; its gradient may be that of a bias alone."""
         values, gradient, *slots = tensor
         if isinstance(gradient, SumGradient):
             gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)
@@ -290,7 +276,7 @@ class JoinedUpdates:
         launch, num_slots = self._launch_of(layers), len(layers[0].w.slots)
         tiles, gradient = launch.tiles, layers[0].gradient
         strips, shared_bytes = tiles.room(num_slots, self.ops.runtime.max_shared_bytes)
-        defines = _defines(rule, num_slots, gradient.x.dtype.name, tiles, strips)
+        defines = update_defines(rule, num_slots, gradient.x.dtype.name, tiles, strips)
         kernel = self.ops.kernel("linear_update_sm90", **defines)
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
         kernel(
@@ -400,7 +386,9 @@ def rule_defines(rule: str, num_slots: int, dtype: str) -> dict[str, Any]:
     return {"DTYPE": dtype, "RULE": f"{class_name(rule)}Step", "SLOTS": num_slots}
 
 
-def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
+def update_defines(
+    rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int
+) -> dict[str, Any]:
     return {
         **rule_defines(rule, num_slots, dtype),
         "CONSUMERS": CONSUMERS,
@@ -409,16 +397,3 @@ def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) 
         "STAGES": tiles.stages,
         "STRIPS": strips,
     }
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernels of this file with every set of defines that it is asked for."""
-    for rule, slots in UPDATES:
-        for dtype in HALF_DTYPES:
-            of_rule = {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()}
-            for adders in ADDERS:
-                yield "narrow_update", {**of_rule, "ADDERS": str(adders)}
-            for tiles in (SMALL_TILES, SHORT_TILES, OWN_TILES, SHARED_TILES):
-                strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
-                defines = _defines(rule, slots, dtype, tiles, strips)
-                yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

@@ -159,9 +159,7 @@ class Kernels:
         return cls._of_runtime[runtime]
 
     def get(self, name: str, **defines: Any) -> Kernel:
-        """Return a kernel compiled with these defines, in the order given; a value is taken as its
-        text.
-        """
+        """Return a kernel compiled with these defines, in the order given, as texts."""
         key = (name, *defines.items())
         kernel = self._loaded.get(key)
         if kernel is None:

@@ -37,9 +37,7 @@ def pack_layout(shape: list[int], strides: list[int]) -> bytes:
 
 
 def joined(axes: Iterable[AxisStrides]) -> list[AxisStrides]:
-    """Return the axes without those of one entry, neighbours joined where one continues the other
-    everywhere.
-    """
+    """Return the axes without those of one entry, joined where one continues the other."""
     result: list[AxisStrides] = []
     for size, *strides in axes:
         if size == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from warpfit.backends.base import ELEMENT_LOSSES, Array, LossTerms
+from warpfit.backends.base import Array, LossTerms
 from warpfit.backends.checks import (
     check_cross_entropy,
     check_element_loss,
@@ -15,8 +15,8 @@ from warpfit.backends.checks import (
 )
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
-from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
+from warpfit.backends.cuda.dtypes import acc_dtype, class_name
+from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block
 from warpfit.errors import DTypeError
 
 # Those with an accuracy, by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``.
@@ -216,9 +216,7 @@ class LossOps(RowOps):
     def _partials(
         self, num_blocks: int, num_sums: int
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """Return memory for the sums of each block, and a counter of blocks; None for a single
-        block.
-        """
+        """Return memory for each block's sums, and a counter of blocks; None for a single block."""
         if num_blocks == 1:
             return None, None
         return self.empty((num_blocks, num_sums), "float64"), self.arrivals(1)
@@ -235,16 +233,3 @@ class LossOps(RowOps):
 def num_outputs_of(prediction: Array) -> int:
     """Return the outputs of a row."""
     return prod(prediction.shape[1:])
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels with the defines that they are asked for."""
-    along_rows = [*row_variants("softmax_cross_entropy_forward"), *row_variants("count_correct")]
-    along_rows += [
-        (f"element_loss_{way}", {"DTYPE": dtype, "LOSS": class_name(loss)})
-        for loss in ELEMENT_LOSSES
-        for way in ("forward", "backward")
-        for dtype in DEVICE_FLOATS
-    ]
-    others = ("softmax_cross_entropy_backward", "count_correct_binary")
-    return along_rows + [(name, {"DTYPE": dtype}) for name in others for dtype in DEVICE_FLOATS]

@@ -1,11 +1,8 @@
-"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient
-is returned.
-"""
+"""Losses of a step, each one kernel: it records loss and right rows, and gives the gradient."""
 
 from __future__ import annotations
 
 from warpfit.backends.base import (
-    ACTIVATIONS,
     ELEMENT_LOSSES,
     HALF_DTYPES,
     Array,
@@ -22,11 +19,11 @@ from warpfit.backends.checks import (
     check_shape,
 )
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, class_name
+from warpfit.backends.cuda.dtypes import acc_dtype, class_name
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, LossOps, num_outputs_of
 from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
-from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
+from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block
 from warpfit.checks import check_choice
 from warpfit.errors import DTypeError, ShapeError
 
@@ -218,40 +215,8 @@ class LossStepOps(LossOps):
         return gradient
 
     def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
-        """Return how many threads take a row together: part of a warp, or a block where long rows
-        are few.
-        """
+        """Return how many threads take a row: part of a warp, or of few long rows a block."""
         if num_outputs >= LONG_ROW and num_rows < self.most_blocks:
             return THREADS
         is_in_vectors = num_outputs * itemsize % 16 == 0
         return min(WARP, power_of_two(-(-num_outputs // (16 // itemsize if is_in_vectors else 4))))
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels with the defines that they are asked for."""
-    steps = [
-        {
-            "DTYPE": dtype,
-            "LOSS": class_name(loss),
-            "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)),
-            "GATHERS": gathers,
-        }
-        for loss in ELEMENT_LOSSES
-        for dtype in DEVICE_FLOATS
-        for gathers in "01"
-    ]
-    of_linear = [
-        {"DTYPE": dtype, "OUTPUTS": "10", "PAIRS": pairs, "ACTIVATION": "relu"}
-        for dtype in HALF_DTYPES
-        for pairs in "248"
-    ]
-    of_linear += [
-        {"DTYPE": "float16", "OUTPUTS": "3", "PAIRS": "1", "ACTIVATION": name}
-        for name, formula in ACTIVATIONS.items()
-        if not formula.needs_input
-    ]
-    return [
-        *row_variants("softmax_cross_entropy_step"),
-        *(("linear_cross_entropy_step", defines) for defines in of_linear),
-        *(("element_loss_step", defines) for defines in steps),
-    ]

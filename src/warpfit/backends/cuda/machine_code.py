@@ -33,9 +33,7 @@ class CacheUse(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or
-    ``~/.cache/warpfit/kernels``.
-    """
+    """Return the cache's folder: ``$WARPFIT_CACHE_DIR/kernels`` or ``~/.cache/warpfit/kernels``."""
     root = os.environ.get("WARPFIT_CACHE_DIR")
     return (Path(root).expanduser() if root else Path.home() / ".cache" / "warpfit") / "kernels"
 

@@ -76,9 +76,7 @@ class ManyLaunch(ABC):
     @property
     @abstractmethod
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their
-        shapes.
-        """
+        """Where layers' weights and biases begin among a network's parameters; their shapes."""
 
     @property
     @abstractmethod
@@ -99,7 +97,5 @@ class ManyLaunch(ABC):
         return 4 * (1 + self.network.slots) * self.num_parameters
 
     def bytes_of_rows(self, nbytes: int, num_rows: int) -> int:
-        """Return the bytes on the device of rows x, as they are given, in `nbytes`, and as the
-        kernel takes them.
-        """
+        """Return the bytes on the device of rows x, `nbytes` as given, as the kernel takes them."""
         return nbytes + 2 * num_rows * self.x_width

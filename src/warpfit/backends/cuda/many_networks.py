@@ -92,9 +92,7 @@ class ManyNetworks(ManyLaunch):
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: for what it holds, sums, and rows before and after
-        the widest layer.
-        """
+        """Registers of a thread, about: what it holds, sums, rows around the widest layer."""
         rows, cols = self.piece
         of_pieces = (
             8 * rows * cols + 4 * cols
@@ -106,9 +104,7 @@ class ManyNetworks(ManyLaunch):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: weights and biases; rows, values and gradients; parameters, if
-        they are there.
-        """
+        """Shared memory of a block: weights, biases, rows, values, gradients, parameters."""
         strides = [padded(width) + 8 for width in self.network.widths]
         weights = sum(padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self._layers)
         rows = 2 * strides[0] + sum(strides[1:-1]) + sum(strides[1:])
@@ -127,9 +123,7 @@ class ManyNetworks(ManyLaunch):
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their
-        shapes.
-        """
+        """Where layers' weights and biases begin among a network's parameters; their shapes."""
         found: list[tuple[int, tuple[int, ...]]] = []
         for (inputs, outputs), first in zip(
             self._layers, self._as_narrow.first_gradients, strict=False
@@ -224,9 +218,7 @@ def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetw
 
 
 def _preference(shape: ManyNetworks) -> Any:
-    """Return what is larger for the better of two shapes, as far as they were measured: see
-    docs/log/sweeps.md.
-    """
+    """Return what is larger for the better of two shapes, as measured: see docs/log/sweeps.md."""
     with_rows = min(shape.warps, ceil(shape.network.batch / 16))
     tiles = shape.pieces_of_warp * shape.piece[0] * shape.piece[1]
     return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece

@@ -129,9 +129,7 @@ class ManyClusters(ManyLaunch):
 
     @property
     def reuses_sums(self) -> bool:
-        """Whether a block has room for what warpgroups pass to each other only one thing after the
-        other.
-        """
+        """Whether what warpgroups pass to each other shares its place in a block."""
         return self.parts == GROUPS and self.cluster == 1
 
     @property
@@ -153,9 +151,7 @@ class ManyClusters(ManyLaunch):
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their
-        shapes.
-        """
+        """Where layers' weights and biases begin among a network's parameters; their shapes."""
         features, hidden, outputs = self.network.widths
         last = up((features + 1) * hidden, 4)
         return [
@@ -222,9 +218,7 @@ def with_shared_slices(shape: ManyClusters) -> ManyClusters:
 def choose_clusters(
     network: TrainedNetwork, arch: str, max_shared_bytes: int
 ) -> ManyClusters | Obstacle:
-    """Return how clusters, as small as they can be, train networks of this shape, or what is in the
-    way.
-    """
+    """Return how clusters, as small as can be, train such networks, or what is in the way."""
     if (obstacle := unsuited(network, arch)) is not None:
         return obstacle
     if arch != "sm_90a":

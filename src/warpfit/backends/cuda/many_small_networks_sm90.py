@@ -71,9 +71,7 @@ class ManySmallNetworks(ManyLaunch):
 
     @property
     def group_registers(self) -> int:
-        """Registers of a thread that trains: what a block begins with, but for those of threads
-        that bring rows.
-        """
+        """Registers of a thread that trains: the block's less those of threads that bring rows."""
         at_launch = min(REGISTERS // self.threads, 255) // 8 * 8
         of_all = at_launch * (self.in_block + 1) - ROW_REGISTERS
         return min(MOST_REGISTERS, of_all // self.in_block // 8 * 8)
@@ -159,9 +157,7 @@ class ManySmallNetworks(ManyLaunch):
 
     @property
     def places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Where the weights and biases of each layer begin among a network's parameters, and their
-        shapes.
-        """
+        """Where layers' weights and biases begin among a network's parameters; their shapes."""
         found: list[tuple[int, tuple[int, ...]]] = []
         first = 0
         for inputs, outputs in pairwise(self.network.widths):

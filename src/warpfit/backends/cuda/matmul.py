@@ -1,6 +1,4 @@
-"""Which kernel computes a matrix product, and with which tiles: pure functions of its shape and the
-device.
-"""
+"""Which kernel computes a product, with which tiles: functions of its shape and the device."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from warpfit.errors import ConfigError
 
 @lru_cache(maxsize=4096)
 def configure(m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
-    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`, which takes the
-    same.
-    """
+    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`."""
     return candidates(m, n, k, dtype, **settings)[0]
 
 

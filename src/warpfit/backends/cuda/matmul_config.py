@@ -114,18 +114,14 @@ class MatmulConfig:
         return -(-m // self.block_m) * -(-n // self.block_n)
 
     def partials(self, m: int, n: int) -> int:
-        """Return the number of sums (float32, or float64 for float64) that `partials` has to
-        hold.
-        """
+        """Return how many sums (float32, or float64 for float64) `partials` has to hold."""
         return (
             self.tiles(m, n) * self.splits * self.block_m * self.block_n if self.splits > 1 else 0
         )
 
     @property
     def swath_rows(self) -> int:
-        """How many rows of tiles are walked together, to share L2; 0 where finding the place would
-        cost more.
-        """
+        """How many rows of tiles are walked together, to share L2; 0 where that would cost more."""
         return 8 if self.block_m * self.block_n > 64 * 64 else 0
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
@@ -197,9 +193,7 @@ def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
 
 
 def fitted(config: _Config, shared_bytes: int) -> _Config | None:
-    """Return the configuration with as many stages as fit the shared memory of a block, or None if
-    two do not.
-    """
+    """Return the configuration with as many stages as fit a block, or None if two do not."""
     while config.shared_bytes + STATIC_BYTES > shared_bytes:
         if config.stages == 2:
             return None

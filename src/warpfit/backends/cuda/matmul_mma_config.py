@@ -91,9 +91,7 @@ class MmaConfig(MatmulConfig):
 
     @property
     def swath_rows(self) -> int:
-        """How many rows of tiles are walked together; smaller tiles than in `MatmulConfig` are too
-        short of time.
-        """
+        """How many rows of tiles are walked together; small tiles are too short of time."""
         return 8 if self.block_m * self.block_n >= 128 * 128 else 0
 
     def defines(self) -> dict[str, str | int]:
@@ -285,9 +283,7 @@ def _config(
 
 
 def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> Iterator[int]:
-    """Yield numbers of slices that make one wave of blocks at most, each with a block of k at
-    least.
-    """
+    """Yield numbers of slices that make one wave at most, each with a block of k at least."""
     yield 1
     if config.block_m * config.block_n > 128 * 128:
         return
@@ -297,7 +293,6 @@ def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -
 
 
 # -- a guess of the time, which only has to rank the choices
-# -----------------------------------------------------
 
 
 class _Device(NamedTuple):

@@ -53,9 +53,7 @@ class _Device(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A choice of tile sizes of matmul_register, and how much of the peak its inner loop can
-    reach.
-    """
+    """Tile sizes of matmul_register, and how much of the peak its inner loop can reach."""
 
     block_m: int
     block_n: int
@@ -143,9 +141,7 @@ def _config(stored: MatmulConfig, tiling: _Tiling) -> MatmulConfig:
 
 
 def _useful_splits(tiles: int, k: int, room: int) -> list[int]:
-    """Return numbers of slices that do not make more blocks than there is room for, nor too short
-    slices.
-    """
+    """Return numbers of slices with room for all their blocks, none too short."""
     largest = max(1, min(room // max(tiles, 1), k // _SLICE))
     return [splits for splits in SPLITS if splits <= largest]
 

@@ -1,6 +1,4 @@
-"""Tiles of the matrix product for Hopper, chosen by shape and dtype; which operand of float32 is
-turned before.
-"""
+"""Tiles of products on Hopper, by shape and dtype; which operand of float32 is turned before."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ class WgmmaConfig(MatmulConfig):
         return -(-m // (self.block_m * self.cluster)) * -(-n // self.block_n)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` has to
-        hold.
-        """
+        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` holds."""
         return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
 
     def partials(self, m: int, n: int) -> int:

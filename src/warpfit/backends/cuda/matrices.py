@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from warpfit.backends.base import Array
 from warpfit.backends.checks import check_matrix_update
@@ -260,18 +259,3 @@ def _parts_of(
         own = slice(first, first + count)
         yield squares[0][own], squares[1][own]
         first += count
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    dtypes = ("float32", "float64")
-    kinds = [*((dtype, "0") for dtype in dtypes), ("float32", "1")]
-    products = [
-        ("matrix_products", {"DTYPE": dtype, "UPDATES": updates, "TENSOR_CORES": rounds})
-        for (dtype, rounds), updates in product(kinds, "01")
-    ]
-    directions = [
-        ("matrix_directions", {"DTYPE": dtype, "DIRECTION": "bfloat16" if rounds == "1" else dtype})
-        for dtype, rounds in kinds
-    ]
-    return [*directions, *products]

@@ -9,7 +9,7 @@ what both leave in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -436,16 +436,3 @@ def _target(arrays: Sequence[DeviceArray | None], copy: DeviceArray | None = Non
 def _contiguous(ops: MemberLayerOps, layers: MemberLayers) -> MemberLayers:
     hidden = [MemberLayer(*map(ops.contiguous, each)) for each in layers.hidden]
     return MemberLayers(hidden, MemberHead(*map(ops.contiguous, layers.head)))
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield every kernel of this file with every set of defines that it is asked for."""
-    for num_units in WIDTHS:
-        how = MemberPass(1, 1, 1, num_units, 1, 1)
-        for name, defines in (
-            ("member_layers_forward_sm90", how.forward_defines),
-            ("member_layers_backward_sm90", how.backward_defines),
-            ("member_weights_sm90", how.weight_defines),
-            ("member_gradients_sm90", how.defines()),
-        ):
-            yield name, {key: str(value) for key, value in defines.items()}

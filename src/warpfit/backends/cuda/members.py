@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import (
     check_batched_matmul,
@@ -13,7 +11,7 @@ from warpfit.backends.checks import (
 )
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
 from warpfit.backends.cuda.dropout import check_step, round_keys_of
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.launch import scalar
 from warpfit.errors import ShapeError
 from warpfit.permutation import domain_bits
@@ -121,23 +119,3 @@ class MemberOps(ArrayOps):
 def _check_count(op: str, count: int) -> None:
     if count > MOST_MEMBERS:
         raise ShapeError(f"{op}: expected at most {MOST_MEMBERS} members on CUDA, got {count}")
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    products = [
-        (
-            "batched_matmul",
-            {"DTYPE": dtype, "TRANSPOSE_A": a, "TRANSPOSE_B": b, "IS_THIN": is_thin},
-        )
-        for dtype, a, b, is_thin in product(DEVICE_FLOATS, *["01"] * 3)
-    ]
-    return (
-        [("member_orders", {})]
-        + products
-        + [
-            (name, {"DTYPE": dtype})
-            for name in ("member_relu_forward", "member_relu_backward")
-            for dtype in DEVICE_FLOATS
-        ]
-    )

@@ -124,9 +124,7 @@ class MemoryPool(Streams):
         return int(self._pool.attributes.used_mem_current)
 
     def memory_left(self) -> int:
-        """Return the bytes that new arrays can take: what is free, and what the pool holds beside
-        its arrays.
-        """
+        """Return the bytes that new arrays can take: free ones, and those the pool has left."""
         free, _ = self.memory_info()
         return free + int(self._pool.attributes.reserved_mem_current) - self.memory_in_use()
 

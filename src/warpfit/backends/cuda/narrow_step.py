@@ -8,21 +8,20 @@ block; the optimizer's update adds these up, in `joined_updates.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import cycle, product
+from itertools import product
 from math import ceil
 from typing import Any
 
-from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation, Array, LossTerms, Number
+from warpfit.backends.base import HALF_DTYPES, Activation, Array, LossTerms, Number
 from warpfit.backends.checks import check_shape
 from warpfit.backends.cuda.arrays import check_record
-from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.dtypes import class_name, dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES
+from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.loss_steps import LossStepOps
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.resident_config import NarrowStepConfig
@@ -137,9 +136,7 @@ class NarrowStep:
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: for sums, and for rows before and after the widest
-        layer.
-        """
+        """Registers of a thread, about: for sums, and rows before and after the widest layer."""
         rows, cols = self.piece
         of_pieces = (8 * rows * cols + 4 * cols) * ceil(self.num_pieces / self.warps)
         of_rows = max(
@@ -149,9 +146,7 @@ class NarrowStep:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: weights and biases; values that layers take, and gradients of
-        what they give.
-        """
+        """Shared memory of a block: weights and biases; values that layers take; gradients."""
         strides = [padded(width) + 8 for width in self.network.widths]
         weights = sum(
             padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self.network.layers
@@ -167,9 +162,7 @@ class NarrowStep:
         return padded(2 * (weights + biases) + self.rows * of_rows + SLACK)
 
     def grid(self, num_rows: int, num_multiprocessors: int) -> int:
-        """Return the number of blocks for a batch: one for each tile, as far as there is room for
-        them at once.
-        """
+        """Return the number of blocks for a batch: one a tile, as far as there is room at once."""
         return max(1, min(-(-num_rows // self.rows), self.blocks * num_multiprocessors))
 
     @property
@@ -292,28 +285,3 @@ class NarrowOps(LossStepOps):
             of_bias = replace(of_weights, first=first + inputs * outputs)
             found.append((of_weights, None if b is None else of_bias))
         return found
-
-
-def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a choice of what networks ask for."""
-    relu, identity = Activation("relu"), Activation()
-    square = NarrowNetwork("bfloat16", (64,) * 5, (*(relu,) * 3, identity), "mse")
-    found = [
-        (square, ""),
-        (replace(square, dtype="float16"), "float32"),
-        (
-            NarrowNetwork(
-                "float16", (20, 72, 10), (relu, identity), "cross_entropy", is_smoothed=True
-            ),
-            "uint8",
-        ),
-        (NarrowNetwork("bfloat16", (32, 128, 3), (relu, identity), "cross_entropy"), ""),
-    ]
-    for name, loss in zip(ACTIVATIONS, cycle(ELEMENT_LOSSES), strict=False):
-        found.append(
-            (NarrowNetwork("float16", (7, 33, 5), (Activation(name),) * 2, loss), "float32")
-        )
-    for network, source in found:
-        step = choose(network, LEAST_ROWS, shared_bytes_of("sm_90a"), source)
-        if step is not None:
-            yield "narrow_step", step.config.settings()

@@ -65,9 +65,7 @@ class OrderedRows:
 
 
 def order_arguments(rows: StepRows | None) -> tuple[Any, ...]:
-    """Return the arguments for a kernel's order, first_step, offset and rows_per_step; None: it has
-    no order.
-    """
+    """Return a kernel's order, first_step, offset and rows_per_step; None: it has no order."""
     if rows is None:
         return (None, *scalar(0.0), 0, 0)
     return (rows.order, *scalar(rows.first_step), rows.offset, rows.rows_per_step)
@@ -205,14 +203,3 @@ class StepSource:
         kernel = ops.kernel("next_batch", **self._defines)
         all_windows = packed.ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
         kernel(grid, THREADS, all_windows, self._order, self._table, self.numbers, *settings)
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return kernels of this file with defines that training asks for; of next_batch there are many
-    more.
-    """
-    x, labels, weights = ("uint8", "float16"), ("int64", "int64"), ("float32", "float32")
-    pairs = [x, labels, weights]
-    defines = {f"SOURCE{i}": source for i, (source, _) in enumerate(pairs)}
-    defines |= {f"TARGET{i}": target for i, (_, target) in enumerate(pairs)}
-    return [("next_batch", defines), ("write_number", {})]

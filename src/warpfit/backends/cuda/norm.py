@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, IDENTITY, Activation, Array
+from warpfit.backends.base import IDENTITY, Activation, Array
 from warpfit.backends.checks import (
     check_activation_backward,
     check_batch_norm,
@@ -23,7 +23,7 @@ from warpfit.backends.checks import (
 )
 from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.columns import ColumnOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import acc_dtype
 
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 # Rows that a thread takes at least where it sums, and where it maps.
@@ -39,9 +39,6 @@ MOST_ROW_BLOCKS = 65535
 WIDTH_SUMMED = 8
 # Of layer norm: what a thread keeps of its row, and the widest team.
 GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
-
-BACKWARD_KERNELS = ("batch_norm_backward", "norm_parameter_gradients")
-LAYER_KERNELS = ("layer_norm_forward", "layer_norm_backward")
 
 
 class _Columns(NamedTuple):
@@ -72,9 +69,7 @@ def _columns(
     most_width: int,
     most_threads: int = THREADS,
 ) -> _Columns:
-    """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector`
-    columns.
-    """
+    """Spread a matrix, at least `rows` rows a thread; these take `in_vector` columns at once."""
     groups = channels // in_vector
     tiles = -(-groups // most_width)
     width = -(-groups // tiles)
@@ -364,25 +359,8 @@ class NormOps(ColumnOps):
 
 
 def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int, int]]:
-    """Return grid and block for a team of threads a row, such that few rows do not fit their
-    registers.
-    """
+    """Return grid and block for a team of threads a row, few of which do not fit registers."""
     kept = GROUPS_KEPT * VECTOR_BYTES // itemsize
     threads = min(MOST_THREADS_A_ROW, max(WARP, power_of_two(-(-row_size // kept))))
     rows = THREADS // WARP if threads == WARP else 1
     return -(-num_rows // rows), (threads, rows)
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return the kernels of this file with a choice of the defines that they are asked for."""
-    found: list[tuple[str, dict[str, str]]] = []
-    for dtype in DEVICE_FLOATS:
-        found += [(name, {"DTYPE": dtype}) for name in LAYER_KERNELS]
-        for parameter in {dtype: 1, "float32": 1} if dtype in HALF_DTYPES else (dtype,):
-            types = {"DTYPE": dtype, "PARAMETER": parameter}
-            found.append(("batch_norm_statistics", types))
-            for activation in ("identity", "relu", "silu"):
-                own = {**types, "ACTIVATION": activation}
-                found += [(name, own) for name in BACKWARD_KERNELS]
-                found += [("batch_norm_forward", {**own, "HAS_ADDED": added}) for added in "01"]
-    return found

@@ -1,6 +1,4 @@
-"""NVIDIA's compiler, by its bindings alone: cuda.core takes longer to import, which another thread
-does while this compiles.
-"""
+"""NVIDIA's compiler, by its bindings alone: another thread imports cuda.core meanwhile."""
 
 from __future__ import annotations
 

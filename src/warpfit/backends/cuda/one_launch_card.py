@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import inf
+from typing import Any
 
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
@@ -349,10 +351,23 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         "no penalty": network.penalized,
         f"batches of at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
     }
-    for wanted, is_lacking in lacking.items():
-        if is_lacking:
-            return Obstacle(f"expected {wanted} for weights that all blocks partition")
-    return None
+    wanted = [what for what, is_lacking in lacking.items() if is_lacking]
+    if not wanted:
+        return None
+    return Obstacle(
+        f"expected {' and '.join(wanted)} for weights that no cluster holds, which all blocks "
+        "partition"
+    )
+
+
+def excess_of_settings(network: TrainedNetwork, *limits: Any) -> float:
+    """Return how many times as many rows a batch has as it may, at least 1, if only settings are in
+    the way of a network; infinity otherwise.
+    """
+    off: dict[str, Any] = dict.fromkeys(("weighted", "class_weights", "clips", "penalized"), False)
+    off["drops"], batch = (False,) * len(network.drops), min(network.batch, MOST_ROWS)
+    plain = choose_card(replace(network, terms=1, batch=batch, **off), *limits)
+    return inf if isinstance(plain, Obstacle) else max(1.0, network.batch / MOST_ROWS)
 
 
 @lru_cache(maxsize=256)

@@ -8,13 +8,10 @@ from typing import Any
 from warpfit.backends.base import Array, Number
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
-from warpfit.backends.cuda.joined_updates import UPDATES, rule_defines, rule_numbers
+from warpfit.backends.cuda.joined_updates import rule_defines, rule_numbers
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.backends.update_rules import UpdateNumbers, rule_of
-
-KERNELS = ("sum_squares", "clip_by_norm", "l2_penalty")
 
 
 class OptimOps(ArrayOps):
@@ -77,16 +74,3 @@ class OptimOps(ArrayOps):
             kernel = self.kernel(name, DTYPE=launch.dtypes[0])
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings, *sums)
         return total
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    updates = [
-        (
-            "update_parameters",
-            {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()},
-        )
-        for rule, slots in UPDATES
-        for dtype in DEVICE_FLOATS
-    ]
-    return [*((name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS), *updates]

@@ -67,9 +67,3 @@ class PiecewiseLinearOps(ArrayOps):
             num_bins,
         )
         return dweight, dbias, dpieces
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    names = ("piecewise_linear_forward", "piecewise_linear_backward")
-    return [(name, {"DTYPE": dtype}) for name in names for dtype in FLOAT_DTYPES]

@@ -165,9 +165,7 @@ class PoolOps(ArrayOps):
         padding: Pair,
         of_positive: bool = False,
     ) -> None:
-        """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean
-        none.
-        """
+        """Launch a kernel that gives every vector of `out` a thread; a mean has no indices."""
         num_images, channels = x_shape[0], x_shape[3]
         per_image = prod(out.shape[1:])
         if not num_images * per_image:
@@ -210,14 +208,3 @@ def _images_at_a_time(op: str, x_shape: tuple[int, ...], num_windows: Pair) -> i
     if per_image > MOST_ELEMENTS:
         raise ShapeError(f"{op}: expected images of less than 2**31 numbers, got {x_shape[1:]}")
     return MOST_ELEMENTS // per_image
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with every set of defines that it is asked for."""
-    names = ("pool2d_forward", "pool2d_backward")
-    return [
-        (name, {"DTYPE": dtype, "MAX": is_max})
-        for name in names
-        for dtype in DEVICE_FLOATS
-        for is_max in "01"
-    ]

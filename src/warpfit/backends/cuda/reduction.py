@@ -10,7 +10,7 @@ from warpfit.backends.base import REDUCTIONS, Array, Axis
 from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import row_major_strides
 from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.cuda.layouts import AxisStrides, broadcast_shape, joined, packed
 from warpfit.errors import ShapeError
 
@@ -32,9 +32,7 @@ _JOINS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
 
 
 class _Launch(NamedTuple):
-    """How threads share the work: grid and block, whether lanes lie along rows, and the elements of
-    a part.
-    """
+    """How threads share the work: grid, block, whether lanes lie along rows, a part's size."""
 
     grid: tuple[int, int]
     block: tuple[int, int]
@@ -62,9 +60,7 @@ def _reduced_axes(op: str, axis: Axis, ndim: int) -> frozenset[int]:
 
 
 def _by_stride(axes: list[AxisStrides]) -> list[AxisStrides]:
-    """Return the axes joined, those with the smallest strides last; repeated ones count as the
-    largest.
-    """
+    """Return the axes joined, smallest strides last; repeated ones count as the largest."""
     far = 1 + max((abs(axis[1]) for axis in axes), default=0)
     return joined(
         sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -(abs(axis[1]) or far))
@@ -76,9 +72,7 @@ def _smallest_stride(axes: list[AxisStrides]) -> float:
 
 
 def _lanes(num_kept: int, num_vectors: int, num_multiprocessors: int) -> int:
-    """Return how many threads share a row: each takes several vectors, if rows are enough to fill
-    the device.
-    """
+    """Return how many threads share a row: each takes several vectors, if there are rows enough."""
     widest = min(THREADS, power_of_two(num_vectors))
     lanes = min(
         widest, max(WARP, min(THREADS, power_of_two(-(-num_vectors // VECTORS_PER_THREAD))))
@@ -123,9 +117,7 @@ def _plan(
     keepdims: bool,
     num_multiprocessors: int,
 ) -> _Plan:
-    """Return how to reduce: along rows where the reduced axes lie closest in memory, else across
-    them.
-    """
+    """Return how to reduce: along rows where reduced axes lie closest in memory, else across."""
     gone = _reduced_axes(op, axis, len(shape))
     kept_shape = tuple(1 if place in gone else size for place, size in enumerate(shape))
     steps = [step // itemsize for step in strides]
@@ -185,12 +177,3 @@ class ReductionOps(ArrayOps):
         added = x.ndim - len(shape)
         stretched = [axis for axis, size in enumerate(shape, added) if size != x.shape[axis]]
         return self.reshape(self.reduce("sum", x, (*range(added), *stretched)), shape)
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return every kernel of this file with its defines."""
-    return [
-        ("reduce", {"OP": op, "DTYPE": dtype})
-        for op in ("Sum", "Max", "Min")
-        for dtype in DEVICE_FLOATS
-    ]

@@ -304,11 +304,14 @@ class ResidentLaunch(ABC):
 def too_heavy(most: int, got: int) -> Obstacle:
     """Return that registers have no room for so many bytes of weights."""
     return Obstacle(
-        f"expected at most {most} bytes of weights for the registers of a block, got {got}"
+        f"expected at most {most} bytes of weights for the registers of a block, got {got}",
+        got / max(1, most),
     )
 
 
 def too_large(launches: Iterable[ResidentLaunch], most: int, what: str) -> Obstacle:
     """Return that shared memory has no room for something in any of the launches."""
     least = min(launch.shared_bytes for launch in launches)
-    return Obstacle(f"expected at most {most} bytes of shared memory for {what}, got {least}")
+    return Obstacle(
+        f"expected at most {most} bytes of shared memory for {what}, got {least}", least / most
+    )

@@ -1,6 +1,4 @@
-"""Launches of kernels along the rows of a matrix, and of elementwise ones over contiguous
-arrays.
-"""
+"""Launches of kernels along rows of a matrix, and of elementwise ones over contiguous arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from typing import NamedTuple
 
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 
 THREADS = 256
 # Bytes of each array that a thread of an elementwise kernel takes.
@@ -38,9 +35,7 @@ def elements_of_block(itemsize: int) -> int:
 
 
 class RowLaunch(NamedTuple):
-    """How a kernel along the rows of a matrix is launched; see
-    ``kernels/ops/softmax/softmax.cuh``.
-    """
+    """How a kernel along a matrix' rows is launched; see ``kernels/ops/softmax/softmax.cuh``."""
 
     defines: dict[str, int]
     grid: int
@@ -59,26 +54,22 @@ def launch_rows(
     most_blocks: int,
     max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are
-    kept.
-    """
-    if num_columns > _room(_many(itemsize), itemsize, num_columns) * WARP:
+    """Return the launch for rows (M, C) of an element size in bytes, `num_kept` arrays kept."""
+    if num_columns > _room(many_of(itemsize), itemsize, num_columns) * WARP:
         return _long_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, max_shared_bytes)
     return _short_rows(num_rows, num_columns, itemsize, num_kept, most_blocks)
 
 
-def _many(itemsize: int) -> int:
+def many_of(itemsize: int) -> int:
     return MANY_FLOAT64 if itemsize == 8 else MANY
 
 
 def _room(items: int, itemsize: int, num_columns: int) -> int:
-    """Return how many entries of a short row a thread takes at most: of a staged row an odd
-    number.
-    """
+    """Return how many entries of a short row a thread takes at most: if staged, an odd number."""
     return items - 1 if num_columns * itemsize % 16 else items
 
 
-def _at_once(itemsize: int, num_kept: int) -> int:
+def at_once(itemsize: int, num_kept: int) -> int:
     return (AT_ONCE_FLOAT64 if itemsize == 8 else AT_ONCE) // num_kept
 
 
@@ -90,7 +81,7 @@ def _short_rows(
     is_staged = row_bytes % 16 != 0
     items = _items_of_staged(num_columns, itemsize) if is_staged else FEW
     if num_columns > _room(items, itemsize, num_columns) * WARP:
-        items = _many(itemsize)
+        items = many_of(itemsize)
     lanes = power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
     # Small blocks where whole rows pass through shared memory: while one waits at a barrier, others
     # go on.
@@ -112,10 +103,8 @@ def _short_rows(
 
 
 def _items_of_staged(num_columns: int, itemsize: int) -> int:
-    """Return the entries of a thread for rows that pass through shared memory: the whole row, if
-    that may be.
-    """
-    choices = [FEW, *([TWELVE] if itemsize == 4 else []), _many(itemsize)]
+    """Return a thread's entries of rows that pass through shared memory: a whole row, or less."""
+    choices = [FEW, *([TWELVE] if itemsize == 4 else []), many_of(itemsize)]
     return next((n for n in choices if num_columns <= _room(n, itemsize, num_columns)), FEW)
 
 
@@ -127,10 +116,8 @@ def _long_rows(
     most_blocks: int,
     max_shared_bytes: int,
 ) -> RowLaunch:
-    """Return a launch with a block for each row, kept in registers and shared memory as far as that
-    goes.
-    """
-    width, items = 16 // itemsize, _at_once(itemsize, num_kept)
+    """Return a launch with a block a row, kept in registers and shared memory as far as it goes."""
+    width, items = 16 // itemsize, at_once(itemsize, num_kept)
     # Where rows begin anywhere, the first vector and the last may be there in part only.
     num_vectors = -(-(num_columns + (width - 1 if num_columns % width else 0)) // width)
     vectors_of_thread = items // width
@@ -156,9 +143,7 @@ class RowOps(ArrayOps):
         num_kept: int = 1,
         is_summed: bool = True,
     ) -> RowLaunch:
-        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, and there should be
-        few of them.
-        """
+        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, so few of them."""
         most_blocks = self.most_blocks if is_summed else MOST_BLOCKS
         most_shared = self.runtime.max_shared_bytes
         return launch_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, most_shared)
@@ -170,20 +155,3 @@ class RowOps(ArrayOps):
         out = self.empty(x.shape, x.dtype)
         self._copy_into(out, x)
         return out
-
-
-def row_variants(name: str, num_kept: int = 1) -> list[tuple[str, dict[str, str]]]:
-    """Return the defines of a kernel along rows that keeps `num_kept` arrays."""
-    found = []
-    for dtype in DEVICE_FLOATS:
-        itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
-        ways = [(items, 0, staged) for items in (FEW, _many(itemsize)) for staged in (0, 1)]
-        ways += [(TWELVE, 0, 1)] if itemsize == 4 else []
-        for items, is_long, is_staged in dict.fromkeys(
-            [*ways, (_at_once(itemsize, num_kept), 1, 0)]
-        ):
-            settings = {"ITEMS": items, "LONG_ROWS": is_long, "STAGED": is_staged}
-            found.append(
-                (name, {"DTYPE": dtype, **{define: str(n) for define, n in settings.items()}})
-            )
-    return found

@@ -69,9 +69,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def devices() -> list[DeviceInfo]:
-    """Return all CUDA devices, none where `why_unavailable` gives a reason; nothing is started on
-    them.
-    """
+    """Return all CUDA devices, none where `why_unavailable` gives a reason; nothing is started."""
     return (
         []
         if why_unavailable() is not None
@@ -236,9 +234,7 @@ class Runtime(Transfers):
         jit.compile_ahead(kernels, self.arch)
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
-        """Return the kernel `name`, compiled with `defines` for this device or taken from the
-        cache.
-        """
+        """Return the kernel `name`, compiled with `defines` for this device or from the cache."""
         self._refuse_in_capture(f"loading {name}")
         cubin = jit.cubin(name, defines, self.arch)
         self.activate()
@@ -413,9 +409,7 @@ class Runtime(Transfers):
         cluster: int,
         is_cooperative: bool,
     ) -> None:
-        """Start a kernel whose blocks form clusters along x, or which are all resident at once, or
-        both.
-        """
+        """Start a kernel whose blocks form clusters along x, or are all resident at once."""
         self.activate()
         if cluster > 1:
             (error,) = self._driver.cuFuncSetAttribute(
@@ -445,9 +439,7 @@ class Runtime(Transfers):
 
     @contextmanager
     def waiting_for_others(self) -> Iterator[None]:
-        """Let no launch of this block be waited for, as all are while debugging: it waits for those
-        of other cards.
-        """
+        """Let no launch of this block be waited for while debugging: it waits for other cards'."""
         blocking, self._blocking = self._blocking, False
         try:
             yield
@@ -483,9 +475,7 @@ class Runtime(Transfers):
 
 
 class _Function:
-    """A loaded kernel: the driver's handle, what must stay alive for it, and whether it waits for
-    kernels before it.
-    """
+    """A loaded kernel: its handle, what must outlive it, whether it waits for kernels before it."""
 
     __slots__ = ("handle", "kernel", "name", "takes_turn")
 

@@ -1,6 +1,4 @@
-"""In what order a device works: its streams, the graphs that are captured on one, and the marks
-between.
-"""
+"""In what order a device works: its streams, the graphs captured there, and marks between."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ class Streams(Context):
         self._unused: deque[Any] = deque()  # graphs that are to be destroyed
 
     # -- graphs
-    # ------------------------------------------------------------------------------------------
 
     @contextmanager
     def capture(self, *, allocates: bool = False) -> Iterator[Graph]:
@@ -87,9 +84,7 @@ class Streams(Context):
 
     @contextmanager
     def _growing_in_capture(self) -> Iterator[None]:
-        """Let the pool take more of the device's memory, which the driver refuses to a thread that
-        captures.
-        """
+        """Let the pool take more memory, which the driver refuses to a thread that captures."""
         error, mode = self._driver.cuThreadExchangeStreamCaptureMode(
             self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         )
@@ -116,9 +111,7 @@ class Streams(Context):
             self._driver.cuGraphDestroy(captured)
 
     def _give_up(self, executable: Any) -> None:
-        """Destroy a graph; after a capture that is under way, of whichever thread, as the driver
-        might end it.
-        """
+        """Destroy a graph; after a capture of any thread, which the driver might end else."""
         self._unused.append(executable)
         if self._capture_lock.acquire(blocking=False):
             try:
@@ -155,7 +148,6 @@ class Streams(Context):
             )
 
     # -- order
-    # -------------------------------------------------------------------------------------------
 
     def let_wait(self, stream: int | None) -> None:
         """Let another stream, given by its handle, wait for all that was started here so far.
@@ -219,9 +211,7 @@ class Streams(Context):
             self._side_streams.append(stream)
 
     def hand_over(self) -> None:
-        """Let what comes later on the device's stream wait for what this thread started on its
-        own.
-        """
+        """Let what comes later on the device's stream wait for what this thread started."""
         self._let_wait(self._shared_stream.handle, self.stream.record())
 
     def join(self) -> None:
@@ -243,18 +233,14 @@ class Streams(Context):
         return stream
 
     def merge(self, place: Any) -> None:
-        """Let what this thread starts later wait for a place, `stream.record()`, of a stream that
-        it has forked.
-        """
+        """Let what this thread starts later wait for a `record()` of a stream that it forked."""
         self.activate()
         self._let_wait(self._started_on.handle, place)
         if self._capturing is not None and self.is_capturing():
             self._capturing.is_merged = True
 
     def _was_merged(self) -> bool:
-        """Return whether a kernel that is captured now waits for more than the one before it; the
-        next does not.
-        """
+        """Return whether a kernel captured now waits for more than the one before it."""
         was, self._capturing.is_merged = self._capturing.is_merged, False  # type: ignore[union-attr]
         return was
 

@@ -38,9 +38,7 @@ class MapOps(ColumnOps):
     def image_map_of(
         self, images: DeviceArray, box: tuple[int, int, int], steps: Pair = (1, 1)
     ) -> bytes:
-        """Return the map by which tensor copies move boxes of contiguous images, see
-        `Runtime.image_map`.
-        """
+        """Return the map for copies of boxes of contiguous images, see `Runtime.image_map`."""
         key = (images.pointer, images.dtype, images.shape, box, steps)
         found = self._maps.get(key)
         if found is None:

@@ -1,6 +1,4 @@
-"""Lists of tensors for kernels that serve many in one launch: the ``TensorList`` struct of the
-kernels.
-"""
+"""Lists of tensors for kernels that serve many in one launch: their ``TensorList`` struct."""
 
 from __future__ import annotations
 
@@ -138,9 +136,7 @@ def _new_plan(backend: Any, groups: Groups) -> TensorPlan:
 
 
 def _alike(tensors: Iterable[tuple[DeviceArray, ...]]) -> Iterable[list[tuple[DeviceArray, ...]]]:
-    """Yield up to 80 tensors at a time, within each list all of one dtype; empty ones are left
-    out.
-    """
+    """Yield up to 80 tensors at a time, in each list all of one dtype, without empty ones."""
     by_dtypes: dict[tuple[str, ...], list[tuple[DeviceArray, ...]]] = {}
     for arrays in tensors:
         if arrays[0].size:
@@ -155,16 +151,12 @@ def _dtypes(arrays: tuple[DeviceArray, ...]) -> tuple[str, ...]:
 
 
 def _tile(itemsize: int) -> int:
-    """Return how many elements a block takes at a time: two vectors a thread, one of half-precision
-    numbers.
-    """
+    """Return how many elements a block takes at a time: two vectors a thread, of halves one."""
     return TENSOR_THREADS * (VECTOR_BYTES // itemsize) * (1 if itemsize == 2 else 2)
 
 
 def _launch(tensors: list[tuple[DeviceArray, ...]], first_block: int, most_blocks: int) -> Launch:
-    """Return the launch over up to 80 tensors of every list, with `most_blocks` and one a tensor at
-    most.
-    """
+    """Return the launch over up to 80 tensors of every list, `most_blocks` for each at most."""
     tile = _tile(tensors[0][0].itemsize)
     num_tiles = [-(-arrays[0].size // tile) for arrays in tensors]
     tiles_per_block = max(1, -(-sum(num_tiles) // most_blocks))

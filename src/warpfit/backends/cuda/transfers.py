@@ -16,9 +16,7 @@ STAGING_BYTES = 1 << 20
 
 
 class Transfers(MemoryPool):
-    """Copies and fills in the order of the stream, and buffers whose copies have one of their
-    own.
-    """
+    """Copies and fills in the stream's order, and buffers whose copies have one of their own."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -26,9 +24,7 @@ class Transfers(MemoryPool):
         self._copy_stream: Any = None  # most runs need none
 
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
-        """Copy a C-contiguous host array to the device; the array may change as soon as this
-        returns.
-        """
+        """Copy a C-contiguous host array to the device; it may change as soon as this returns."""
         self._refuse_in_capture(f"an upload of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()

@@ -1,6 +1,4 @@
-"""Elementwise activations, by the table's formulas; softmax and log-softmax beside their
-derivatives.
-"""
+"""Elementwise activations, by the table's formulas; softmax and its logarithm."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ Columns = Callable[[slice], Iterator[tuple[slice, Array]]]
 
 
 def _columns(windows: Array, scratch: Array) -> Array:
-    """Return windows (m, oh, ow, KH, KW, C) as a matrix (m·oh·ow, KH·KW·C), in scratch unless they
-    lie like that.
-    """
+    """Return windows (m, oh, ow, KH, KW, C) as (m·oh·ow, KH·KW·C), in scratch if need be."""
     num_windows, num_features = prod(windows.shape[:3]), prod(windows.shape[3:])
     if windows.flags.c_contiguous:
         return windows.reshape(num_windows, num_features)

@@ -1,6 +1,4 @@
-"""Ensembles whose members share weights, a few members at a time so that their numbers stay in the
-cache.
-"""
+"""Ensembles whose members share weights, a few at a time, so that numbers stay in the cache."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import sleep
 from typing import Any
 
 import numpy as np
 
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.contract.terms import Array
 
 # A launcher may drop what it has not passed on when processes abort.
@@ -32,21 +33,13 @@ class MpiCommunicator(Communicator):
         self.local_rank = int(self._world.Split_type(mpi.COMM_TYPE_SHARED).rank)
 
     def all_reduce(self, arrays: Sequence[Array]) -> None:
-        for array in arrays:
-            dense = np.ascontiguousarray(array)
-            self._world.Allreduce(self._mpi.IN_PLACE, dense)
-            if dense is not array:
-                array[...] = dense.reshape(array.shape)
+        _change(arrays, partial(self._world.Allreduce, self._mpi.IN_PLACE))
 
     def join(self, but: int = 0) -> None:
         """Do nothing: sums are there when `all_reduce` returns."""
 
     def broadcast(self, arrays: Sequence[Array]) -> None:
-        for array in arrays:
-            dense = np.ascontiguousarray(array)
-            self._world.Bcast(dense)
-            if dense is not array:
-                array[...] = dense.reshape(array.shape)
+        _change(arrays, self._world.Bcast)
 
     def exchange(self, value: Any) -> list[Any]:
         found: list[Any] = self._world.allgather(value)
@@ -60,11 +53,18 @@ class MpiCommunicator(Communicator):
 
     def abort(self, error: BaseException) -> BaseException:
         """End the processes of all ranks: those that wait within MPI hear of nothing else."""
-        name = type(error).__name__
-        print(f"rank {self.rank} of {self.size}: {name}: {error}", file=sys.stderr, flush=True)
+        print(f"rank {self.rank} of {self.size}: {in_words(error)}", file=sys.stderr, flush=True)
         sleep(SECONDS_TO_TELL)
         self._mpi.COMM_WORLD.Abort(1)
         os._exit(1)  # which some implementations of MPI leave to the caller
 
     def on_abort(self, act: Callable[[], None]) -> None:
         """Do nothing: an abort ends this process."""
+
+
+def _change(arrays: Sequence[Array], change: Callable[[Any], None]) -> None:
+    for array in arrays:
+        dense = np.ascontiguousarray(array)
+        change(dense)
+        if dense is not array:
+            array[...] = dense.reshape(array.shape)

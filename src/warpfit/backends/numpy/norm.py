@@ -23,9 +23,7 @@ from warpfit.backends.checks import (
 
 
 def sum_rows(x: Array) -> Array:
-    """Return the sum over all axes but the last, as a product: quicker than a reduction, and more
-    exact.
-    """
+    """Return the sum over all axes but the last, as a product: quicker and more exact."""
     rows = _rows(x)
     return np.ones(len(rows), rows.dtype) @ rows
 

@@ -1,6 +1,4 @@
-"""Optimizer updates in place, a block of elements at a time so that a block stays in the cache;
-small arrays are one block.
-"""
+"""Optimizer updates in place, a block of elements at a time, which stays in the cache."""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ def each_part(parts: Sequence[Part], begin: Callable[[], Callable[[Part], None]]
 
 
 def each_rows(function: Callable[..., Any], *arrays: Array) -> None:
-    """Call an elementwise function with the same rows of all arrays; the first says how many a part
-    has.
-    """
+    """Call an elementwise function with the same rows of all arrays, in parts by the first."""
     first = arrays[0]
     rows = PART_BYTES * len(first) // max(first.nbytes, 1) if first.ndim else 0
     if not first.ndim or rows >= len(first):

@@ -13,9 +13,7 @@ from warpfit.backends.numpy.windows import taps
 
 
 def _take_tap(indices: Array, mask: Array, tap: int) -> None:
-    """Write an index where the mask is set: as they only grow a maximum does it, quicker than a
-    masked copy.
-    """
+    """Write an index where the mask is set: as it only grows, by a maximum, which is quicker."""
     np.maximum(indices, mask.view(np.uint8) * indices.dtype.type(tap), out=indices)
 
 

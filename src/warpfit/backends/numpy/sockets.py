@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpfit.backends.contract.communicator import Communicator
+from warpfit.backends.contract.communicator import Communicator, in_words
 from warpfit.backends.contract.terms import Array
 from warpfit.errors import ConfigError, DeviceError
 
@@ -128,7 +128,6 @@ class SocketCommunicator(Communicator):
         Thread(target=self._listen, daemon=True).start()
 
     # -- calls
-    # -------------------------------------------------------------------------------------------
 
     def exchange(self, value: Any) -> list[Any]:
         if self.rank:
@@ -185,6 +184,9 @@ class SocketCommunicator(Communicator):
         self.exchange(None)
 
     def _try(self, act: Callable[[], Any]) -> Any:
+        if self._error is not None:  # the others wait for something else, or no longer
+            self._is_told = True
+            raise self._error
         try:
             return act()
         except (EOFError, OSError):
@@ -195,7 +197,6 @@ class SocketCommunicator(Communicator):
             ) from None
 
     # -- ends
-    # ----------------------------------------------------------------------------------------------
 
     def abort(self, error: BaseException) -> BaseException:
         """Tell all others, whose calls raise an error that says this one."""
@@ -204,7 +205,7 @@ class SocketCommunicator(Communicator):
             return self._error
         self._error = error
         self._has_heard.set()
-        self._send_news(f"{type(error).__name__}: {error}", self.rank)
+        self._send_news(in_words(error), self.rank)
         self._act()
         return error
 
@@ -258,7 +259,6 @@ class SocketCommunicator(Communicator):
 
 
 # -- meeting
-# --------------------------------------------------------------------------------------------------
 
 # For each purpose the connections with other ranks.
 Connections = tuple[dict[int, Connection], dict[int, Connection]]
@@ -297,9 +297,7 @@ def _received(launched: Launched) -> Connections:
 
 
 def _sought(launched: Launched) -> Connections:
-    """Return the connections with rank 0, which the file names; it may not be there yet, or be of
-    an earlier run.
-    """
+    """Return the connections with rank 0, which the file names once it is of this run."""
     deadline = monotonic() + SECONDS_TO_MEET
     found: Connections = {}, {}
     for purpose in (CALLS, NEWS):

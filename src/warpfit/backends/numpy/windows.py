@@ -21,9 +21,7 @@ Index = tuple[slice, ...]
 
 
 def window_view(x: Array, num_windows: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> Array:
-    """Return a read-only view (M, OH, OW, KH, KW, C) of the windows over images that need no
-    padding.
-    """
+    """Return a read-only view (M, OH, OW, KH, KW, C) of the windows over unpadded images."""
     sample, row, column, channel = x.strides
     steps = (row * stride[0], column * stride[1], row * dilation[0], column * dilation[1])
     shape = (x.shape[0], *num_windows, *kernel, x.shape[3])

@@ -26,9 +26,7 @@ def path_of(card: str) -> Path:
 
 @lru_cache
 def read_prices(card: str = CARD) -> dict[str, Any]:
-    """Return a card's file: by kernel, the date of the measurement, and the nanoseconds of each
-    cost.
-    """
+    """Return a card's file: by kernel, when it was measured, and the nanoseconds of each cost."""
     found: dict[str, Any] = json.loads(path_of(card).read_text(encoding="utf-8"))
     return found
 

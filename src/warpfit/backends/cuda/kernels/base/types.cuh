@@ -31,6 +31,16 @@ struct alignas(2) bfloat16 {
 };
 
 template <class T>
+__device__ constexpr bool is_float16() {
+    return false;
+}
+
+template <>
+__device__ constexpr bool is_float16<float16>() {
+    return true;
+}
+
+template <class T>
 struct Accumulator {
     using type = float;
 };

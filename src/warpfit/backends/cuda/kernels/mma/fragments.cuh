@@ -53,16 +53,9 @@ __device__ inline void load_b_pair_transposed(unsigned (&low)[2], unsigned (&hig
 
 // Two numbers in a word, the first in the lower half.
 template <class T>
-__device__ inline unsigned packed(float first, float second);
-
-template <>
-__device__ inline unsigned packed<float16>(float first, float second) {
-    return floats_to_halves(first, second);
-}
-
-template <>
-__device__ inline unsigned packed<bfloat16>(float first, float second) {
-    return floats_to_bfloats(first, second);
+__device__ inline unsigned packed(float first, float second) {
+    static_assert(sizeof(T) == 2, "words hold two numbers of half precision");
+    return is_float16<T>() ? floats_to_halves(first, second) : floats_to_bfloats(first, second);
 }
 
 // Both of a word.
@@ -74,57 +67,25 @@ __device__ inline float2 unpacked(unsigned word) {
 #if __CUDA_ARCH__ >= 900
 // As `packed`, of negative numbers 0.
 template <class T>
-__device__ inline unsigned relu_packed(float first, float second);
-
-template <>
-__device__ inline unsigned relu_packed<float16>(float first, float second) {
-    return relu_to_halves(first, second);
-}
-
-template <>
-__device__ inline unsigned relu_packed<bfloat16>(float first, float second) {
-    return relu_to_bfloats(first, second);
+__device__ inline unsigned relu_packed(float first, float second) {
+    return is_float16<T>() ? relu_to_halves(first, second) : relu_to_bfloats(first, second);
 }
 
 // All bits where one of both is above that of another word, or not below it; and the larger ones,
 // NaN if either is.
 template <class T>
-__device__ inline unsigned greater(unsigned word, unsigned other);
+__device__ inline unsigned greater(unsigned word, unsigned other) {
+    return is_float16<T>() ? greater_halves(word, other) : greater_bfloats(word, other);
+}
 
 template <class T>
-__device__ inline unsigned at_least(unsigned word, unsigned other);
+__device__ inline unsigned at_least(unsigned word, unsigned other) {
+    return is_float16<T>() ? at_least_halves(word, other) : at_least_bfloats(word, other);
+}
 
 template <class T>
-__device__ inline unsigned larger(unsigned word, unsigned other);
-
-template <>
-__device__ inline unsigned greater<float16>(unsigned word, unsigned other) {
-    return greater_halves(word, other);
-}
-
-template <>
-__device__ inline unsigned greater<bfloat16>(unsigned word, unsigned other) {
-    return greater_bfloats(word, other);
-}
-
-template <>
-__device__ inline unsigned at_least<float16>(unsigned word, unsigned other) {
-    return at_least_halves(word, other);
-}
-
-template <>
-__device__ inline unsigned at_least<bfloat16>(unsigned word, unsigned other) {
-    return at_least_bfloats(word, other);
-}
-
-template <>
-__device__ inline unsigned larger<float16>(unsigned word, unsigned other) {
-    return larger_halves(word, other);
-}
-
-template <>
-__device__ inline unsigned larger<bfloat16>(unsigned word, unsigned other) {
-    return larger_bfloats(word, other);
+__device__ inline unsigned larger(unsigned word, unsigned other) {
+    return is_float16<T>() ? larger_halves(word, other) : larger_bfloats(word, other);
 }
 
 // All bits where one of both is above 0.

@@ -6,17 +6,8 @@
 #pragma once
 
 // cvt.rn.relu (9.7.9.21): as floats_to_halves and floats_to_bfloats, of negative numbers 0.
-__device__ inline unsigned relu_to_halves(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
-__device__ inline unsigned relu_to_bfloats(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
+DEFINE_WORD_OF_FLOATS(relu_to_halves, "cvt.rn.relu.f16x2.f32")
+DEFINE_WORD_OF_FLOATS(relu_to_bfloats, "cvt.rn.relu.bf16x2.f32")
 
 // fma.rn.relu.f16x2 (9.7.4.4): of each half of two words the sum, rounded, of negative ones 0.
 __device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
@@ -26,41 +17,20 @@ __device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
     return word;
 }
 
+#define DEFINE_WORD_OF_WORDS(NAME, INSTRUCTION)                                \
+    __device__ inline unsigned NAME(unsigned word, unsigned other) {           \
+        unsigned found;                                                        \
+        asm(INSTRUCTION " %0, %1, %2;" : "=r"(found) : "r"(word), "r"(other)); \
+        return found;                                                          \
+    }
+
 // set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that of
 // the other word, or not below, else none.
-__device__ inline unsigned greater_halves(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned greater_bfloats(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned at_least_halves(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
-
-__device__ inline unsigned at_least_bfloats(unsigned word, unsigned other) {
-    unsigned mask;
-    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(other));
-    return mask;
-}
+DEFINE_WORD_OF_WORDS(greater_halves, "set.gt.u32.f16x2")
+DEFINE_WORD_OF_WORDS(greater_bfloats, "set.gt.u32.bf16x2")
+DEFINE_WORD_OF_WORDS(at_least_halves, "set.ge.u32.f16x2")
+DEFINE_WORD_OF_WORDS(at_least_bfloats, "set.ge.u32.bf16x2")
 
 // max.NaN (9.7.4.9): the larger number of each half, NaN if either is.
-__device__ inline unsigned larger_halves(unsigned word, unsigned other) {
-    unsigned larger;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
-    return larger;
-}
-
-__device__ inline unsigned larger_bfloats(unsigned word, unsigned other) {
-    unsigned larger;
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(word), "r"(other));
-    return larger;
-}
+DEFINE_WORD_OF_WORDS(larger_halves, "max.NaN.f16x2")
+DEFINE_WORD_OF_WORDS(larger_bfloats, "max.NaN.bf16x2")

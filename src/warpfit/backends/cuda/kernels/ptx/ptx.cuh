@@ -21,48 +21,26 @@ __device__ inline unsigned short float_to_half(float value) {
     return bits;
 }
 
-// rcp.approx.ftz.f32 (9.7.3.12): within one unit of the last place; subnormal numbers are 0.
-__device__ inline float reciprocal(float value) {
-    float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
+#define DEFINE_OF_FLOAT(NAME, INSTRUCTION)                       \
+    __device__ inline float NAME(float value) {                  \
+        float result;                                            \
+        asm(INSTRUCTION " %0, %1;" : "=f"(result) : "f"(value)); \
+        return result;                                           \
+    }
 
-// sqrt.approx.ftz.f32 (9.7.3.15): within two units of the last place; subnormal numbers are 0.
-__device__ inline float square_root_near(float value) {
-    float result;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
+// rcp (9.7.3.12) and sqrt (9.7.3.15): within one unit of the last place, and two; subnormal numbers
+// are 0, here and below.
+DEFINE_OF_FLOAT(reciprocal, "rcp.approx.ftz.f32")
+DEFINE_OF_FLOAT(square_root_near, "sqrt.approx.ftz.f32")
 
-// sin.approx.ftz.f32 and cos.approx.ftz.f32 (9.7.3.17, 9.7.3.18): within 2^-20 from -π to π.
-__device__ inline float sine_near(float angle) {
-    float result;
-    asm("sin.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
-    return result;
-}
+// sin and cos (9.7.3.17, 9.7.3.18): within 2^-20 from -π to π.
+DEFINE_OF_FLOAT(sine_near, "sin.approx.ftz.f32")
+DEFINE_OF_FLOAT(cosine_near, "cos.approx.ftz.f32")
 
-__device__ inline float cosine_near(float angle) {
-    float result;
-    asm("cos.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(angle));
-    return result;
-}
-
-// ex2.approx.ftz.f32 (9.7.3.20): 2 to a power, within two units of the last place; subnormal
-// numbers are 0.
-__device__ inline float power_of_2(float exponent) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(exponent));
-    return result;
-}
-
-// lg2.approx.ftz.f32 (9.7.3.19): within 2^-22, of 0.5 to 2, else within two units of the last
-// place.
-__device__ inline float logarithm_of_2(float value) {
-    float result;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
+// ex2 (9.7.3.20): 2 to a power, within two units of the last place. lg2 (9.7.3.19): within 2^-22, of
+// 0.5 to 2, else within two units of the last place.
+DEFINE_OF_FLOAT(power_of_2, "ex2.approx.ftz.f32")
+DEFINE_OF_FLOAT(logarithm_of_2, "lg2.approx.ftz.f32")
 
 // The 32-bit address inside the shared window of a generic pointer.
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -112,6 +90,13 @@ __device__ inline void store_16_bytes(void* place, uint4 word) {
                  : "memory");
 }
 
+#define DEFINE_WORD_OF_FLOATS(NAME, INSTRUCTION)                                \
+    __device__ inline unsigned NAME(float first, float second) {                \
+        unsigned word;                                                          \
+        asm(INSTRUCTION " %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first)); \
+        return word;                                                            \
+    }
+
 #if __CUDA_ARCH__ < 800
 #include "ptx/before_sm80.cuh"
 #else
@@ -124,17 +109,8 @@ __device__ inline unsigned short float_to_bfloat(float value) {
 }
 
 // cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32 (9.7.9.21), sm_80: two numbers, the first in the lower half.
-__device__ inline unsigned floats_to_halves(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
-__device__ inline unsigned floats_to_bfloats(float first, float second) {
-    unsigned word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
+DEFINE_WORD_OF_FLOATS(floats_to_halves, "cvt.rn.f16x2.f32")
+DEFINE_WORD_OF_FLOATS(floats_to_bfloats, "cvt.rn.bf16x2.f32")
 
 // mma.m16n8k16 (9.7.14.5.8), sm_80.
 __device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4],
@@ -254,61 +230,44 @@ __device__ inline void copy_async_wait() {
 
 #endif
 
-// ld.relaxed and st.relaxed (9.7.9.8, 9.7.9.12), sm_70: of memory that several blocks use. Each
-// word comes and goes as a whole, in no order with others.
-__device__ inline uint4 load_relaxed(const uint4* pointer) {
-    uint4 words;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(pointer)
-                 : "memory");
-    return words;
-}
+#define DEFINE_LOADS(NAME, SCOPE)                                                 \
+    __device__ inline uint4 NAME(const uint4* pointer) {                          \
+        uint4 words;                                                              \
+        asm volatile("ld.relaxed." SCOPE ".global.v4.u32 {%0, %1, %2, %3}, [%4];" \
+                     : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) \
+                     : "l"(pointer)                                               \
+                     : "memory");                                                 \
+        return words;                                                             \
+    }                                                                             \
+    __device__ inline unsigned NAME(const unsigned* pointer) {                    \
+        unsigned word;                                                            \
+        asm volatile("ld.relaxed." SCOPE ".global.u32 %0, [%1];"                  \
+                     : "=r"(word)                                                 \
+                     : "l"(pointer)                                               \
+                     : "memory");                                                 \
+        return word;                                                              \
+    }
 
-__device__ inline void store_relaxed(uint4* pointer, uint4 words) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer),
-                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
-                 : "memory");
-}
+#define DEFINE_STORES(NAME, SCOPE)                                                                \
+    __device__ inline void NAME(uint4* pointer, uint4 words) {                                    \
+        asm volatile("st.relaxed." SCOPE ".global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), \
+                     "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)                       \
+                     : "memory");                                                                 \
+    }                                                                                             \
+    __device__ inline void NAME(unsigned* pointer, unsigned word) {                               \
+        asm volatile("st.relaxed." SCOPE ".global.u32 [%0], %1;" ::"l"(pointer), "r"(word)        \
+                     : "memory");                                                                 \
+    }
 
-__device__ inline unsigned load_relaxed(const unsigned* pointer) {
-    unsigned word;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
-    return word;
-}
-
-__device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
-}
+// ld.relaxed and st.relaxed (9.7.9.8, 9.7.9.12), sm_70: of memory that several blocks use, or that
+// the host, or other cards, use, too. Each word comes and goes as a whole, in no order with others.
+DEFINE_LOADS(load_relaxed, "gpu")
+DEFINE_LOADS(load_system, "sys")
+DEFINE_STORES(store_relaxed, "gpu")
+DEFINE_STORES(store_system, "sys")
 
 // fence.acq_rel (9.7.13.4): what comes before it, others see before what comes after it.
 __device__ inline void fence_of_grid() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-
-// ld.relaxed and st.relaxed of memory that the host, or other cards, use, too.
-__device__ inline uint4 load_system(const uint4* pointer) {
-    uint4 words;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(pointer)
-                 : "memory");
-    return words;
-}
-
-__device__ inline void store_system(uint4* pointer, uint4 words) {
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer),
-                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
-                 : "memory");
-}
-
-__device__ inline unsigned load_system(const unsigned* pointer) {
-    unsigned word;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
-    return word;
-}
-
-__device__ inline void store_system(unsigned* pointer, unsigned word) {
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
-}
 
 // The same number, of which the compiler knows nothing: so what follows from it is not found ahead.
 template <class Number>

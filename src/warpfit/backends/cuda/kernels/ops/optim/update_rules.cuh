@@ -31,20 +31,26 @@ __device__ inline Acc over_root(Acc a, Acc b, Acc eps) {
 #endif
 }
 
+// What a step has of the six numbers: each as it is, or what it leaves of 1.
+template <class Acc>
+struct RuleNumbers {
+    Scalar numbers[6];
+
+    __device__ RuleNumbers(const Scalar& a, const Scalar& b, const Scalar& c, const Scalar& d,
+                           const Scalar& e, const Scalar& f)
+        : numbers{a, b, c, d, e, f} {}
+
+    __device__ Acc of(int idx) const { return static_cast<Acc>(read(numbers[idx])); }
+    __device__ Acc rest(int idx) const { return static_cast<Acc>(1 - read(numbers[idx])); }
+};
+
 // w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With
 // lr_in_velocity v has -lr in it.
 template <class Acc, int NUM_SLOTS>
-struct SgdStep {
-    Acc lr, momentum, decay;
-    bool nesterov, lr_in_velocity;
-
-    __device__ SgdStep(const Scalar& rate, const Scalar& keep, const Scalar& weight_decay,
-                       const Scalar& is_nesterov, const Scalar& is_lr_in_velocity, const Scalar&)
-        : lr(static_cast<Acc>(read(rate))),
-          momentum(static_cast<Acc>(read(keep))),
-          decay(static_cast<Acc>(read(weight_decay))),
-          nesterov(read(is_nesterov) != 0),
-          lr_in_velocity(read(is_lr_in_velocity) != 0) {}
+struct SgdStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc lr = this->of(0), momentum = this->of(1), decay = this->of(2);
+    bool nesterov = read(this->numbers[3]) != 0, lr_in_velocity = read(this->numbers[4]) != 0;
 
     __device__ Acc decayed(Acc w, Acc g) const { return decay != 0 ? g + decay * w : g; }
 
@@ -64,20 +70,11 @@ struct SgdStep {
 
 // w ← shrink w - rate m / (√v + eps); the caller puts the bias corrections into rate and eps.
 template <class Acc, int NUM_SLOTS>
-struct AdamStep {
-    Acc rate, eps, shrink, keep1, take1, keep2, take2, decay;
-
-    __device__ AdamStep(const Scalar& corrected_rate, const Scalar& corrected_eps,
-                        const Scalar& left, const Scalar& beta1, const Scalar& beta2,
-                        const Scalar& weight_decay)
-        : rate(static_cast<Acc>(read(corrected_rate))),
-          eps(static_cast<Acc>(read(corrected_eps))),
-          shrink(static_cast<Acc>(read(left))),
-          keep1(static_cast<Acc>(read(beta1))),
-          take1(static_cast<Acc>(1 - read(beta1))),
-          keep2(static_cast<Acc>(read(beta2))),
-          take2(static_cast<Acc>(1 - read(beta2))),
-          decay(static_cast<Acc>(read(weight_decay))) {}
+struct AdamStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc rate = this->of(0), eps = this->of(1), shrink = this->of(2);
+    Acc keep1 = this->of(3), take1 = this->rest(3), keep2 = this->of(4), take2 = this->rest(4);
+    Acc decay = this->of(5);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc &m = slots[0], &v = slots[1];
@@ -92,17 +89,10 @@ struct AdamStep {
 // w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v +
 // that.
 template <class Acc, int NUM_SLOTS>
-struct RmspropStep {
-    Acc lr, keep, take, eps, decay, momentum;
-
-    __device__ RmspropStep(const Scalar& rate, const Scalar& alpha, const Scalar& smallest,
-                           const Scalar& weight_decay, const Scalar& inertia, const Scalar&)
-        : lr(static_cast<Acc>(read(rate))),
-          keep(static_cast<Acc>(read(alpha))),
-          take(static_cast<Acc>(1 - read(alpha))),
-          eps(static_cast<Acc>(read(smallest))),
-          decay(static_cast<Acc>(read(weight_decay))),
-          momentum(static_cast<Acc>(read(inertia))) {}
+struct RmspropStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc lr = this->of(0), keep = this->of(1), take = this->rest(1), eps = this->of(2);
+    Acc decay = this->of(3), momentum = this->of(4);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc& s = slots[0];
@@ -122,17 +112,10 @@ __device__ inline Acc sign_or_nan(Acc x) {
 
 // w ← kept w - rate sign(c), c = beta1 m + (1 - beta1) g; then m ← beta2 m + (1 - beta2) g.
 template <class Acc, int NUM_SLOTS>
-struct LionStep {
-    Acc rate, kept, keep1, take1, keep2, take2;
-
-    __device__ LionStep(const Scalar& lr, const Scalar& left, const Scalar& beta1,
-                        const Scalar& beta2, const Scalar&, const Scalar&)
-        : rate(static_cast<Acc>(read(lr))),
-          kept(static_cast<Acc>(read(left))),
-          keep1(static_cast<Acc>(read(beta1))),
-          take1(static_cast<Acc>(1 - read(beta1))),
-          keep2(static_cast<Acc>(read(beta2))),
-          take2(static_cast<Acc>(1 - read(beta2))) {}
+struct LionStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc rate = this->of(0), kept = this->of(1);
+    Acc keep1 = this->of(2), take1 = this->rest(2), keep2 = this->of(3), take2 = this->rest(3);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc& m = slots[0];
@@ -143,14 +126,9 @@ struct LionStep {
 
 // w ← w - lr g / (√s + eps), s ← s + g².
 template <class Acc, int NUM_SLOTS>
-struct AdagradStep {
-    Acc lr, eps, decay;
-
-    __device__ AdagradStep(const Scalar& rate, const Scalar& smallest, const Scalar& weight_decay,
-                           const Scalar&, const Scalar&, const Scalar&)
-        : lr(static_cast<Acc>(read(rate))),
-          eps(static_cast<Acc>(read(smallest))),
-          decay(static_cast<Acc>(read(weight_decay))) {}
+struct AdagradStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc lr = this->of(0), eps = this->of(1), decay = this->of(2);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc& s = slots[0];
@@ -163,16 +141,10 @@ struct AdagradStep {
 // w ← w - lr d, d = √(u + eps) / √(s + eps) g; s and u are averages of g² and d², s with this
 // step's.
 template <class Acc, int NUM_SLOTS>
-struct AdadeltaStep {
-    Acc lr, keep, take, eps, decay;
-
-    __device__ AdadeltaStep(const Scalar& rate, const Scalar& rho, const Scalar& smallest,
-                            const Scalar& weight_decay, const Scalar&, const Scalar&)
-        : lr(static_cast<Acc>(read(rate))),
-          keep(static_cast<Acc>(read(rho))),
-          take(static_cast<Acc>(1 - read(rho))),
-          eps(static_cast<Acc>(read(smallest))),
-          decay(static_cast<Acc>(read(weight_decay))) {}
+struct AdadeltaStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc lr = this->of(0), keep = this->of(1), take = this->rest(1), eps = this->of(2);
+    Acc decay = this->of(3);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc &s = slots[0], &u = slots[1];
@@ -186,20 +158,11 @@ struct AdadeltaStep {
 
 // w ← w - rate (g + ahead m) / (√v + eps); the caller puts the bias corrections into the three.
 template <class Acc, int NUM_SLOTS>
-struct NadamStep {
-    Acc rate, eps, ahead, keep1, take1, keep2, take2, decay;
-
-    __device__ NadamStep(const Scalar& corrected_rate, const Scalar& corrected_eps,
-                         const Scalar& of_average, const Scalar& beta1, const Scalar& beta2,
-                         const Scalar& weight_decay)
-        : rate(static_cast<Acc>(read(corrected_rate))),
-          eps(static_cast<Acc>(read(corrected_eps))),
-          ahead(static_cast<Acc>(read(of_average))),
-          keep1(static_cast<Acc>(read(beta1))),
-          take1(static_cast<Acc>(1 - read(beta1))),
-          keep2(static_cast<Acc>(read(beta2))),
-          take2(static_cast<Acc>(1 - read(beta2))),
-          decay(static_cast<Acc>(read(weight_decay))) {}
+struct NadamStep : RuleNumbers<Acc> {
+    using RuleNumbers<Acc>::RuleNumbers;
+    Acc rate = this->of(0), eps = this->of(1), ahead = this->of(2);
+    Acc keep1 = this->of(3), take1 = this->rest(3), keep2 = this->of(4), take2 = this->rest(4);
+    Acc decay = this->of(5);
 
     __device__ void apply(Acc& w, Acc g, Acc* slots) const {
         Acc &m = slots[0], &v = slots[1];
