@@ -36,7 +36,7 @@ def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
     that fits will refuse leave the device as it is.
     """
     asked = fits.estimator.get_params(deep=False)
-    if any("device" in parameters for parameters, _ in fits.pairs):
+    if asked["device"] != AUTO or any("device" in parameters for parameters, _ in fits.pairs):
         return PlaceOfMany(asked["device"])
     with suppress(Exception):  # which the fits will raise
         costs = _costs(fits)
