@@ -840,8 +840,7 @@ def ladder(results: Results) -> str:
     from warpfit.apps.ladder import Result
     from warpfit.apps.ladder.peers import PEERS
     from warpfit.apps.ladder.rungs import RUNGS
-    from warpfit.apps.ladder.table import notes
-    from warpfit.apps.ladder.words import milliseconds, times
+    from warpfit.apps.ladder.table import milliseconds, notes, times
 
     text = ""
     changes = {step.name: step.changes for step in (*RUNGS, *PEERS.values())}

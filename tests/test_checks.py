@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from warpfit.checks import check_count
+from warpfit.checks import check_count, check_fields, ranged
 from warpfit.errors import ConfigError
 
 
@@ -19,3 +20,20 @@ def test_integers_are_counts(value: Any) -> None:
 def test_all_else_is_none(value: Any) -> None:
     with pytest.raises(ConfigError, match="expected epochs to be an integer of at least 3, got"):
         check_count("epochs", value, 3)
+
+
+@dataclass(frozen=True)
+class Share:
+    value: float = ranged("in [0, 1)", 0.5)
+
+
+@dataclass(frozen=True)
+class OtherShare(Share):
+    value: float = 0.25
+
+
+@pytest.mark.parametrize("kind", [Share, OtherShare])
+def test_a_field_keeps_its_range_with_another_default(kind: Any) -> None:
+    check_fields("share", kind())
+    with pytest.raises(ConfigError, match=r"share: expected value in \[0, 1\), got 1.5"):
+        check_fields("share", kind(1.5))

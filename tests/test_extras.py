@@ -22,7 +22,7 @@ PACKAGES = (
     "pandas",
     "PIL",
     "platformdirs",
-    "pooch",
+    "requests",
     "matplotlib",
     "onnx",
     "optuna",

@@ -16,7 +16,7 @@ HEAVY = [
     "scipy",
     "sklearn",
     "matplotlib",
-    "pooch",
+    "requests",
     "PIL",
     "rich",
     "typer",

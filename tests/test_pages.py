@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from warpfit.losses import Loss
 from warpfit.nn.spec import LayerSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.schedules import Schedule
+from warpfit.tabular.methods import METHODS
+from warpfit.tabular.realmlp import REALMLP
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -90,6 +93,9 @@ def test_the_readmes_examples(
 def test_the_examples_of_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    short = {"n_epochs": 32}  # in place of 256
+    method = replace(REALMLP, defaults=lambda *kind: {**REALMLP.defaults(*kind), **short})
+    monkeypatch.setitem(METHODS, "realmlp", method)
     monkeypatch.chdir(tmp_path)
     names = run_page("docs/tables.md")
     assert names["model"].score(names["features"], names["test"]["kind"]) > 0.9

@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
+# On the host: of any dtype, and of rows.
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
 NUMERIC = "fiub"
 LONGEST = 80
 DECLARED: dict[str, tuple[type, str]] = {
@@ -112,8 +116,14 @@ def _declared_fields(kind: Any) -> list[tuple[str, str, bool, str | None]]:
     for each in fields(kind):
         own, _, other = str(each.type).partition(" | ")
         if own in DECLARED:
-            found.append((each.name, own, other == "None", each.metadata.get("range")))
+            found.append((each.name, own, other == "None", _range_of(kind, each.name)))
     return found
+
+
+def _range_of(kind: Any, name: str) -> str | None:
+    """Return the range of a field, also where a derived class has given it another default."""
+    declared = (getattr(own, "__dataclass_fields__", {}).get(name) for own in kind.__mro__)
+    return next((each.metadata["range"] for each in declared if each and each.metadata), None)
 
 
 def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:

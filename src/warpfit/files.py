@@ -13,6 +13,8 @@ from typing import Any
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError
 
+PathLike = str | os.PathLike[str]
+
 
 def as_path(name: str, value: Any) -> Path:
     """Return a path of the file system, or raise ConfigError if `value` is none."""
@@ -22,7 +24,7 @@ def as_path(name: str, value: Any) -> Path:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: PathLike) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well, and vanishes otherwise.
 
     A kill at any moment leaves the file that was at `path` before, or the new one whole; so does a
@@ -60,8 +62,10 @@ def _make_durable(folder: Path) -> None:
             os.close(descriptor)
 
 
-def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
-    """Raise FileFormatError unless there is a file at `path`; `expected` says what it is to be."""
+def check_is_file(path: PathLike, expected: str) -> None:
+    """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it
+    should be.
+    """
     place = as_path("path", path)
     try:
         mode = place.stat().st_mode
@@ -77,7 +81,7 @@ def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
         )
 
 
-def make_folder(path: str | os.PathLike[str]) -> Path:
+def make_folder(path: PathLike) -> Path:
     """Return the folder `path`, made with its parents where missing, or raise ConfigError."""
     folder = as_path("path", path)
     try:
@@ -98,7 +102,7 @@ class ResultsFolder:
     path : path of the folder
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path).expanduser()
         self._made: list[Path] = []
 

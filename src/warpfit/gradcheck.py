@@ -28,7 +28,7 @@ from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError, DTypeError
 from warpfit.losses.base import LossLike
 from warpfit.nn import Module
-from warpfit.nn.random_layer import RandomLayer
+from warpfit.nn.layer import RandomLayer
 from warpfit.nn.spec import Shape
 
 Numbers = npt.NDArray[Any]

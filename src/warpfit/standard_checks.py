@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from inspect import isfunction
 from math import prod
 from typing import Any
 
@@ -54,14 +55,21 @@ def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
 
 
 def unchecked() -> list[str]:
-    """Return the names of operators, layers and losses that `standard_checks` leaves out."""
+    """Return the names of the package's operators, layers and losses that `standard_checks` leaves
+    out.
+    """
+    operators = {
+        name
+        for name, value in vars(formulas).items()
+        if isfunction(value) and not name.startswith("_")
+    }
     layers = [layer for layer, _ in _layer_cases().values()]
     exported = {
         value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)
     }
     return sorted(
         [
-            *(set(formulas.__all__) - _op_cases().keys()),
+            *(operators - _op_cases().keys()),
             *_names_beyond(exported, {Layer, *map(type, layers)}),
             *_names_beyond(
                 LayerSpec.by_kind.values(), {JunctionSpec, *(type(x.spec) for x in layers)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -40,6 +41,34 @@ def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: 
     ]
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-5)
     assert results[0]["accuracy"] == results[1]["accuracy"]
+
+
+def test_several_devices_train_one_network(invoke: Invoke, blobs: Path) -> None:
+    losses = {}
+    for device in ("cpu", "cpu,cpu"):
+        asked = (*LAYERWISE, "--device", device, "--checkpoint-every", "1")
+        outcome = invoke("train", "--data", blobs, *asked)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"layerwise on {device.replace(',', ', ')} in float32" in outcome.out
+        losses[device] = json.loads(Path("run/history.json").read_text())["epochs"]["loss"]
+    assert losses["cpu,cpu"] == pytest.approx(losses["cpu"], rel=1e-5)
+    assert 'device = "cpu,cpu"' in Path("run/config.toml").read_text()
+    outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "layerwise on cpu, cpu in float32" in outcome.out
+
+
+def test_several_devices_take_the_networks_of_a_sweep_in_turn(invoke: Invoke, blobs: Path) -> None:
+    tables = []
+    for device in ("cpu", "cpu,cpu"):
+        asked = ("--hidden", "4", "--epochs", "2", "--lr", "0.1,0.2", "--jobs", "1", "--out", "run")
+        outcome = invoke("sweep", "--data", blobs, *asked, "--device", device)
+        assert (outcome.code, outcome.err) == (0, "")
+        rows = csv.DictReader(Path("run/sweep.csv").read_text().splitlines())
+        tables.append([(row["lr"], row["val_loss"], row["rank"]) for row in rows])
+        assert 'device = "cpu"' in Path("run/best.toml").read_text()
+    assert "in turn by cpu, cpu, whichever is free" in outcome.out
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.slow

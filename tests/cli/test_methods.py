@@ -187,6 +187,9 @@ def test_one_column_is_enough_to_predict(invoke: Invoke, misuse: Invoke) -> None
     rows[["town"]].to_csv("towns.csv", index=False)
     outcome = invoke("predict", "run/model.safetensors", "towns.csv")
     assert "80 rows, 3 columns: towns-predictions.csv" in outcome.out
+    Path("gaps.csv").write_text("\n town\r\nUlm\r\n\r\nBonn\r\n \r\nUlm\r\n\r\n")
+    outcome = invoke("predict", "run/model.safetensors", "gaps.csv")
+    assert "6 rows, 3 columns: gaps-predictions.csv" in outcome.out
     rows[["kind"]].to_csv("kinds.csv", index=False)
     outcome = misuse("predict", "run/model.safetensors", "kinds.csv")
     assert "kinds.csv lacks 'town'; expected the columns that" in outcome.err

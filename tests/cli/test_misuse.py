@@ -49,6 +49,11 @@ from warpfit.training.settings import OPTIMIZERS
         (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
         (["--device", "cuda"], "expected a CUDA device for 'cuda:0', but"),
         (["--device", "tpu"], "expected device 'auto', 'cpu', 'cuda'"),
+        (
+            ["--device", "cpu,tpu"],
+            "expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'tpu'",
+        ),
+        (["--device", "cuda:all"], "expected a CUDA device for 'cuda:all', but"),
         (["--engine", "steam"], "engine among auto, layerwise, graph, one_launch, got 'steam'"),
         (["--seed", "-1"], "seed that is an integer"),
         (["--limit", "-1"], "limit to be an integer of at least 0"),

@@ -116,6 +116,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
             ["--card", "voodoo"],
             "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'",
         ),
+        (["--card", "h200", "--rows", "9" * 20], "'--rows': "),
         (
             ["--card", "h200", "--hidden", "8192,8192"],
             "bytes of shared memory for a tile of each layer, got",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 
 import warpfit as wf
-from support.commands import Invoke
+from support.commands import Invoke, run_main
 from warpfit.errors import DataWarning
 
 
@@ -100,13 +101,24 @@ def houses(num_rows: int = 400) -> pd.DataFrame:
     return pd.DataFrame({**columns, "price": price.round().astype(int)})
 
 
-@pytest.fixture
-def priced(invoke: Invoke) -> str:
-    """Train on half of the houses, and return the printed text."""
-    houses()[:300].to_csv("houses.csv", index=False)
-    outcome = invoke("train", "--data", "houses.csv", "--out", "run")
+@pytest.fixture(scope="module")
+def of_houses(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Train on half of the houses, and return the folder and the printed text."""
+    folder = tmp_path_factory.mktemp("houses")
+    houses()[:300].to_csv(folder / "houses.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        outcome = run_main("train", "--data", "houses.csv", "--out", "run")
     assert outcome.code == 0, outcome
-    return outcome.out
+    return folder, outcome.out
+
+
+@pytest.fixture
+def priced(of_houses: tuple[Path, str], elsewhere: None) -> str:
+    """Copy what was trained on houses here, and return the printed text."""
+    folder, out = of_houses
+    shutil.copytree(folder, Path.cwd(), dirs_exist_ok=True)
+    return out
 
 
 def test_says_what_it_did_with_each_column(priced: str) -> None:

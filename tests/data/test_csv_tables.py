@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 
 from warpfit.data import load_user_data
 from warpfit.data.csv_tables import read_features, read_table
-from warpfit.errors import DataError
+from warpfit.errors import DataError, FileFormatError
 
 ROWS = "5.1,3.5,setosa\n4.9,3.0,setosa\n7.0,3.2,versicolor\n"
 
@@ -218,4 +218,28 @@ def test_an_integer_that_no_float_holds(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("pandas.read_csv", as_pandas_3_0_does)
     with pytest.raises(DataError, match="has an integer that no float64 can hold"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\n13\n14\n", [13, 14]),
+        ("a\n13\n14\n\n", [13, 14, None]),
+        ("a\n\n13\n14", [None, 13, 14]),
+        ("\n\na\n13\n", [13]),
+    ],
+)
+def test_a_blank_line_of_a_single_column_is_a_missing_cell(
+    tmp_path: Path, text: str, expected: list[float | None]
+) -> None:
+    rows, _ = read_features(write(tmp_path, text), ("a",), None)
+    found = rows["a"].astype(object).where(rows["a"].notna(), None).tolist()
+    assert found == expected
+
+
+def test_text_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes("name,label\nMüller,0\n".encode("latin-1"))
+    with pytest.raises(FileFormatError, match=r"expected UTF-8 text in .*latin.csv, save it so"):
         read_table(path)

@@ -9,7 +9,6 @@ import os
 import re
 import struct
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -157,9 +156,8 @@ class EmulatedGraph:
     def note(self, name: str, run: Callable[[], Any], *addresses: int) -> None:
         """Take up what is run, and the memory at those of the addresses that have any."""
         self.nodes.append((name, run))
-        for address in addresses:
-            if (memory := _memory_at(address)) is not None:
-                self._used.setdefault(memory.pointer, (name, weakref.ref(memory)))
+        for memory in _memory_at(np.array(addresses, np.uint64)):
+            self._used.setdefault(memory.pointer, (name, weakref.ref(memory)))
 
     def launch(self) -> None:
         """Run all of it."""
@@ -532,7 +530,7 @@ class SharedLaunch:
     ) -> None:
         """Take a card's arguments; the last one's call runs the kernel on all."""
         arguments = _copied(function.variant[0], parameters)
-        self._held += [_memory_at(word) for word in _words(arguments)]
+        self._held += _memory_at(np.array(_words(arguments), np.uint64))
         self._arguments.append(arguments)
         if len(self._arguments) < self.count:
             return
@@ -547,11 +545,12 @@ class SharedLaunch:
 def _watched(function: Any, parameters: list[int]) -> Iterator[None]:
     """Let writes to memory be late that is not large, and that the arguments of cards lead to."""
     name = function.variant[0]
-    live = [memory for place in list(_LIVE.values()) if (memory := place())]
     if name in ARGUMENTS or name in SIGNATURES:
         words = [word for place in parameters for word in _words(_copied(name, place))]
-        live = _reached(live, words)
-    found = [memory for memory in live if memory.nbytes <= MOST_WATCHED]
+        found = _reached(words)
+    else:
+        found = _live()
+    found = [memory for memory in found if memory.nbytes <= MOST_WATCHED]
     begins = (ctypes.c_void_p * len(found))(*(memory.pointer for memory in found))
     nbytes = (ctypes.c_ulonglong * len(found))(*(memory.nbytes for memory in found))
     _scheduler().emulator_watch(begins, nbytes, len(found))
@@ -561,19 +560,13 @@ def _watched(function: Any, parameters: list[int]) -> Iterator[None]:
         _scheduler().emulator_watch(None, None, 0)
 
 
-def _reached(live: list[Memory], words: list[int]) -> list[Memory]:
-    """Return the memory that words are addresses in, and that whose address lies in such memory."""
-    live = sorted(live, key=lambda memory: memory.pointer)
-    begins = np.array([memory.pointer for memory in live], np.uint64)
-    ends = begins + np.array([memory.nbytes for memory in live], np.uint64)
+def _reached(words: list[int]) -> list[Memory]:
+    """Return the memory that words are addresses in, and what lies in such memory."""
     found: dict[int, Memory] = {}
     addresses = np.array(words, np.uint64)
-    while addresses.size and live:
-        places = np.searchsorted(begins, addresses, "right") - 1
-        hit = np.unique(places[(places >= 0) & (addresses < ends[places])]).tolist()
-        fresh = [live[place] for place in hit if place not in found]
-        found.update((place, live[place]) for place in hit)
-        addresses = np.concatenate([np.empty(0, np.uint64), *map(_contents, fresh)])
+    while fresh := [each for each in _memory_at(addresses) if each.pointer not in found]:
+        found.update((each.pointer, each) for each in fresh)
+        addresses = np.concatenate([*map(_contents, fresh)])
     return list(found.values())
 
 
@@ -599,12 +592,20 @@ def _placed(arguments: list[bytes]) -> Iterator[int]:
     yield ctypes.addressof(places)
 
 
-def _memory_at(address: int) -> Memory | None:
-    """Return the memory that an address is in."""
-    starts = sorted(_LIVE)
-    place = bisect_right(starts, address)
-    memory = _LIVE[starts[place - 1]]() if place else None
-    return memory if memory is not None and address < memory.pointer + memory.nbytes else None
+def _live() -> list[Memory]:
+    """Return the memory that has not been freed, by its addresses."""
+    places = map(_LIVE.get, sorted(_LIVE))  # some may be freed meanwhile
+    return [memory for place in places if place and (memory := place())]
+
+
+def _memory_at(addresses: np.ndarray) -> list[Memory]:
+    """Return the memory that any of the addresses are in."""
+    live = _live()
+    begins = np.array([memory.pointer for memory in live], np.uint64)
+    ends = begins + np.array([memory.nbytes for memory in live], np.uint64)
+    places = np.searchsorted(begins, addresses, "right")
+    within = addresses < np.append(ends, np.uint64(0))[places - 1]
+    return [live[place - 1] for place in np.unique(places[within]) if place]
 
 
 def _words(arguments: list[bytes]) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 import warpfit as wf
 from support.one_launch import (
     ADAPTIVE,
+    BATCH,
     LIONS,
     MakeOptimizer,
     activated,
@@ -129,7 +130,7 @@ def test_no_cut_changes_a_bit(
 ) -> None:
     only_card(*blocks)
     # Enough weights that at each cut some lie in the middle of two float16 numbers.
-    x, y = data((20, 256, 256, 5))
+    x, y = data((20, 256, 256, 5), num_rows=BATCH + 9)
     whole, cut = mlp(20, 256, 256, 5), mlp(20, 256, 256, 5)
     make = OPTIMIZERS[optimizer]
     histories = [fit(whole, x, y, make(whole), epochs=6)]

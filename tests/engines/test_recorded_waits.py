@@ -277,7 +277,7 @@ def cluster_chooser(name: str) -> Chooser:
 
 @pytest.mark.parametrize(
     ("cluster", "sizes", "count"),
-    [(1, (260, 40, 10), 1), (1, (100, 100, 10), 2), (2, (200, 128, 10), 2), (4, (90, 30, 7), 1)],
+    [(1, (260, 40, 10), 1), (1, (100, 100, 10), 2), (2, (200, 128, 10), 3), (4, (90, 30, 7), 1)],
 )
 def test_clusters_of_many(
     monkeypatch: pytest.MonkeyPatch, cluster: int, sizes: tuple[int, ...], count: int

@@ -100,7 +100,9 @@ def test_only_several_networks_go_through_a_sweep(
     trained: list[int] = []
     run_here = here.run_here
     monkeypatch.setattr(
-        here, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks)
+        here,
+        "run_here",
+        lambda tasks, **rest: trained.append(len(tasks)) or run_here(tasks, **rest),
     )
     one, two = (MLPClassifier(n_ensemble=n, **FEW).fit(*data) for n in (1, 2))
     assert trained == [2]

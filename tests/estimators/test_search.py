@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from support.searches import assert_same_search
 from support.training import InterruptAt
-from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
+from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV, TabularClassifier
 from warpfit.errors import ConfigError, DeviceError
 from warpfit.estimators import predictions
 from warpfit.sweep import together
@@ -279,6 +279,13 @@ def test_other_estimators_are_scikit_learns_business() -> None:
         ConfigError, match="expected one of warpfit's classifiers or regressors, got Ridge"
     ):
         SweepCV(Ridge(), {"alpha": [1]}).fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", [MLPClassifier, TabularClassifier])
+def test_a_subclass_with_a_fit_of_its_own_is_not_passed_over(kind: Any) -> None:
+    own = type("Own", (kind,), {"fit": lambda self, X, y: super(own, self).fit(X, y)})
+    with pytest.raises(ConfigError, match="got Own, which overrides fit; scikit-learn's GridS"):
+        SweepCV(own(), {"random_state": [1]}).fit(X, Y)
 
 
 def test_parameters_are_checked_and_cloned() -> None:

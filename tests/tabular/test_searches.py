@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -16,8 +17,11 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, RandomizedSearchCV
 from threadpoolctl import threadpool_limits
 
 import warpfit as wf
+from conftest import on_emulator
+from support.fake_nccl import open_cards
 from support.searches import assert_same_search
-from warpfit.errors import TrainingWarning
+from warpfit.backends.cuda import runtime
+from warpfit.errors import ConfigError, DataError, TrainingWarning
 from warpfit.estimators import search as searches
 from warpfit.estimators.splits import Fits
 from warpfit.tabular import launched
@@ -96,6 +100,18 @@ def test_fits_that_fail_do_so_alone() -> None:
         wf.SweepCV(wf.TabularClassifier(**SMALL), {"rate": [1]}, cv=2, n_jobs=1).fit(frame, y)
 
 
+def test_a_missing_class_is_no_mistake_in_cv() -> None:
+    frame, y = table()
+    y = y.astype(object)
+    y[3] = None
+    search = wf.SweepCV(wf.TabularClassifier(**SMALL), {"lr": [0.1]}, cv=2, n_jobs=1)
+    with pytest.raises(DataError, match="got a missing one in row 4"):
+        search.fit(frame, y)
+    perceptron = wf.MLPClassifier(max_iter=1, device="cpu")
+    with pytest.raises(TypeError, match="'<' not supported"):
+        search.set_params(estimator=perceptron).fit(frame[["x"]], y)
+
+
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return where the launches' networks come to be noted, by the rows of each."""
@@ -127,6 +143,38 @@ def test_candidates_that_learn_alike_are_one_launch(cuda: str, launches: list[li
     assert (search.cv_results_["mean_fit_time"] > 0).all()
 
 
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
+def test_several_devices_take_fits_in_turn(devices: list[str]) -> None:
+    frame, y = table()
+    grid = {"lr": [0.1, 0.2], "random_state": [0, 1]}
+    one = wf.SweepCV(wf.TabularClassifier(**SMALL), grid, cv=2, n_jobs=1).fit(frame, y)
+    several = clone(one).set_params(estimator__device=devices).fit(frame, y)
+    assert_same_search(several, one)
+    np.testing.assert_array_equal(several.predict_proba(frame), one.predict_proba(frame))
+
+
+def test_a_fit_alone_takes_one_device() -> None:
+    with pytest.raises(ConfigError, match=r"expected one device, .* got \['cpu', 'cpu'\]"):
+        wf.TabularClassifier(**{**SMALL, "device": ["cpu", "cpu"]}).fit(*table())
+
+
+@on_emulator
+def test_several_cards_take_launches_in_turn(
+    monkeypatch: pytest.MonkeyPatch, launches: list[list[int]]
+) -> None:
+    open_cards(monkeypatch, 2)
+    frame, _ = table()
+    one, several = (
+        wf.SweepCV(on(device, n_epochs=1), {"lr": [0.1, 0.2]}, cv=2, refit=False).fit(
+            frame, frame["x"] * 3
+        )
+        for device in ("cuda:0", "cuda:all")
+    )
+    assert_same_search(several, one)
+    assert sorted(map(len, launches)) == [2, 2, 2, 2]
+    assert all("table_networks" in runtime._OPEN[index].launched for index in range(2))
+
+
 def test_launches_have_a_largest_size(
     cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +182,7 @@ def test_launches_have_a_largest_size(
     frame, _ = table()
     grid = [{"random_state": [0]}, {"n_ensemble": [2]}]
     wf.SweepCV(on(cuda, n_epochs=1), grid, cv=2, refit=False).fit(frame, frame["x"])
-    assert list(map(len, launches)) == [2, 2, 2]
+    assert list(map(len, launches)) == [3, 3]
 
 
 def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int]]) -> None:
@@ -149,9 +197,12 @@ def test_folds_that_differ_are_launched_apart(cuda: str, launches: list[list[int
     wf.SweepCV(on(cuda, validation_fraction=0.21), {"lr": [0.1]}, cv=3, refit=False).fit(numbers, y)
     assert launches == [[31], [32, 32]]
     launches.clear()
+    wf.SweepCV(on(cuda), {"n_folds": [None, 2]}, cv=2, refit=False).fit(numbers[:60], y[:60])
+    assert launches == [[24, 24], [15, 15, 15, 15]]
+    launches.clear()
     frame.loc[60, "town"] = "elsewhere"
-    wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=3, refit=False).fit(frame, y)
-    assert sorted(map(len, launches)) == [1, 2]
+    wf.SweepCV(on(cuda), {"random_state": [0, 1]}, cv=3, refit=False).fit(frame, y)
+    assert sorted(map(len, launches)) == [2, 4]
 
 
 @pytest.mark.filterwarnings(NOT_FINITE)
@@ -197,19 +248,65 @@ def test_ctrl_c_ends_the_search(cuda: str, monkeypatch: pytest.MonkeyPatch) -> N
         wf.SweepCV(on(cuda), {"lr": [0.1]}, cv=2, refit=False).fit(frame, frame["x"])
 
 
-def test_threads_that_are_told_to_stop_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_fits(device: str) -> Fits:
+    """Return what a search of two candidates by two folds has done."""
     frame, _ = table()
     found: list[Fits] = []
-    monkeypatch.setattr(searches, "fit_together", lambda fits: found.append(fits) or 1 / 0)
-    search = wf.SweepCV(on("cpu"), {"lr": [0.1, 0.2]}, cv=2, n_jobs=1, refit=False)
-    with pytest.raises(ZeroDivisionError):
-        search.fit(frame, frame["x"])
-    monkeypatch.undo()
-    stop = Event()
+    search = wf.SweepCV(on(device), {"random_state": [0, 1]}, cv=2, n_jobs=1, refit=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searches, "fit_together", lambda fits: found.append(fits) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            search.fit(frame, frame["x"])
+    return found[0]
+
+
+def test_threads_that_are_told_to_stop_end_the_search() -> None:
+    fits, stop = four_fits("cpu"), Event()
     stop.set()
     with pytest.raises(KeyboardInterrupt):
-        searches.fit_together(found[0], stop)
-    assert len(searches.fit_together(found[0])) == 4
+        searches.fit_together(fits, stop)
+    assert len(searches.fit_together(fits)) == 4
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_fits_with_no_memory_for_all_train_alone_until_a_stop(
+    cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    fits, stop, init = four_fits(cuda), Event(), Launched.__init__
+
+    def crowded(
+        self: Launched, device: str, tasks: Sequence[Task], *rest: Any, **more: Any
+    ) -> None:
+        if len(tasks) > 1:
+            stop.set()
+            raise MemoryError
+        init(self, device, tasks, *rest, **more)
+
+    monkeypatch.setattr(Launched, "__init__", crowded)
+    if is_stopped:
+        with pytest.raises(KeyboardInterrupt):
+            searches.fit_together(fits, stop)
+        assert not launches
+    else:
+        results = searches.fit_together(fits)
+        assert [each["fit_error"] for each in results] == [None] * 4
+        assert launches == [[24]] * 4
+
+
+def test_rows_of_few_folds_are_in_memory_at_once() -> None:
+    frame, alive = table()[0], list[int]()
+
+    def counted(estimator: Any, X: Any, y: Any) -> float:
+        gc.collect()
+        frames = (each for each in gc.get_objects() if isinstance(each, pd.DataFrame))
+        alive.append(sum(len(each) == 50 for each in frames))
+        return 0.0
+
+    estimator = on("cpu", n_epochs=1, hidden_layer_sizes=4)
+    search = wf.SweepCV(estimator, {"lr": [0.1]}, cv=6, scoring=counted, n_jobs=1, refit=False)
+    search.fit(frame, frame["x"])
+    assert alive
+    assert max(alive) <= 2
 
 
 def test_an_executors_workers_give_the_same() -> None:
@@ -220,6 +317,7 @@ def test_an_executors_workers_give_the_same() -> None:
         assert_same_search(search.set_params(executor=executor, n_jobs=2).fit(frame, y), one)
 
 
+@pytest.mark.filterwarnings(NOT_FINITE)
 def test_a_short_search_stays_on_the_cpu_and_a_long_one_is_on_a_gpu_as_a_whole(
     cuda: str, launches: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,4 +332,9 @@ def test_a_short_search_stays_on_the_cpu_and_a_long_one_is_on_a_gpu_as_a_whole(
     assert not launches
     monkeypatch.setattr("warpfit.tabular.searching.CPU_FACTOR", 1e6)
     assert search.set_params(refit=False).fit(frame, frame["x"]).place_ == ""
+    assert launches == [[24] * 2]
+    launches.clear()
+    search.set_params(param_grid={"n_ensemble": [1, "x"]})
+    with pytest.warns(FitFailedWarning, match=r"2 fits failed out of a total of 4"):
+        search.fit(frame, frame["x"])
     assert launches == [[24] * 2]

@@ -109,6 +109,13 @@ def test_what_a_time_limit_left_out_comes_back(path: Path) -> None:
     assert_same(fitted, TabularRegressor.load(path))
 
 
+@pytest.mark.parametrize("n_folds", [None, 2])
+def test_folds_come_back_whatever_is_asked_of_the_next_fit(path: Path, n_folds: Any) -> None:
+    fitted = TabularRegressor(n_folds=3, **FEW).fit(people(), LABELS).set_params(n_folds=n_folds)
+    fitted.save(path)
+    assert_same(fitted, TabularRegressor.load(path))
+
+
 def test_importances_come_back_if_they_were_asked_for(path: Path) -> None:
     fitted = TabularRegressor(**FEW).fit(people(), LABELS)
     fitted.save(path)

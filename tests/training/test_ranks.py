@@ -293,6 +293,16 @@ def test_what_a_callback_writes_is_for_all_ranks(make: Any, optimizer: Any) -> N
     assert_like_one_device(make, x, y, optimizer, callbacks=[Writing()])
 
 
+@pytest.mark.parametrize("needs", [{"needs_run": False}, {"needs_model": False}])
+def test_so_is_what_one_writes_that_says_it_needs_less(
+    needs: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in needs.items():
+        monkeypatch.setattr(Writing, name, value)
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    assert_like_one_device(small, x, y, adam, callbacks=[Writing()])
+
+
 def test_what_stops_a_run_and_what_is_best_is_of_the_run_that_callbacks_change() -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
     stopping = wf.EarlyStopping("val_loss", patience=1)
@@ -389,12 +399,11 @@ def test_what_is_no_list_of_devices(device: Any, message: str) -> None:
         wf.fit(model, x, y, optimizer="sgd", batch_size=BATCH, device=device, verbose=False)
 
 
-@pytest.mark.parametrize("device", ["processes", "mpi", "cuda:all"])
+@pytest.mark.parametrize("device", ["processes", "mpi"])
 def test_what_is_for_one_device(device: str) -> None:
     x, y = blobs(NUM_ROWS)
-    message = f"expected one device, such as 'cuda:0', got '{device}', by which several train"
+    message = f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got '{device}'"
     with pytest.raises(ConfigError, match=message):
         wf.MLPClassifier((4,), device=device).fit(x, y)
-    if device != "cuda:all":
-        with pytest.raises(ConfigError, match=message):
-            wf.fit_many(lambda _: (small(), "sgd"), x, y, grid={"lr": [0.1]}, device=device)
+    with pytest.raises(ConfigError, match=message):
+        wf.fit_many(lambda _: (small(), "sgd"), x, y, grid={"lr": [0.1]}, device=device)

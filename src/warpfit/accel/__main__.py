@@ -1,6 +1,4 @@
-"""``python -m warpfit.accel script.py``: a script as Python runs it, with its perceptrons trained
-here.
-"""
+"""``python -m warpfit.accel script.py``: a script as Python runs it, with perceptrons of ours."""
 
 from __future__ import annotations
 

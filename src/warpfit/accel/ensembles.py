@@ -18,13 +18,7 @@ from warpfit.sweep.here import run_here
 
 @backends.expecting_no_device()
 def fit_all(loop: Loop) -> list[Any]:
-    """Do all fits of a loop: on a GPU together, else as scikit-learn does, each by its `fit`.
-
-    Returns
-    -------
-    list
-        What the loop's functions return.
-    """
+    """Do all fits of a loop, on a GPU together, else as scikit-learn does; return what they do."""
     device = backends.resolve_device("auto")
     if device == "cpu" and effective_n_jobs(loop.n_jobs) == 1:
         return loop.run(loop.tasks)

@@ -25,22 +25,12 @@ VALIDATION = "sklearn.model_selection._validation"
 
 
 class Loop(NamedTuple):
-    """A loop of scikit-learn's.
+    """A loop of scikit-learn's."""
 
-    Parameters
-    ----------
-    name : str
-        Of the class or the function that loops.
-    tasks : sequence of (function, args, kwargs)
-    n_jobs : int or None
-    run : function
-        From tasks to what their functions return, as scikit-learn does it.
-    """
-
-    name: str
-    tasks: Sequence[Any]
+    name: str  # of the class or the function that loops
+    tasks: Sequence[Any]  # (function, args, kwargs)
     n_jobs: int | None
-    run: Callable[[Sequence[Any]], list[Any]]
+    run: Callable[[Sequence[Any]], list[Any]]  # returns what tasks do, as scikit-learn does it
 
 
 def loop(original: Any) -> type:
@@ -81,7 +71,7 @@ def _is_of_perceptrons(task: Any) -> bool:
 
 
 def _caller(frame: FrameType) -> str:
-    """Return who loops, the first that was called: an estimator's class, or a function."""
+    """Return who loops: an estimator's class, or scikit-learn's function that was called first."""
     if (estimator := frame.f_locals.get("self")) is not None:
         return type(estimator).__name__
     name, above = frame.f_code.co_name, frame.f_back

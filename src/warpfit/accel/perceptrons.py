@@ -1,6 +1,4 @@
-"""scikit-learn's perceptrons, trained as this package's: each fit makes an estimator of ours, and
-gives what that has learned to scikit-learn's.
-"""
+"""scikit-learn's perceptrons, fitted by estimators of ours, and given what these learned."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _WAITING: ContextVar[list[Fit] | None] = ContextVar("waiting", default=None)
 
 
 def fit_by(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of scikit-learn's `_fit`, which leaves to it what we cannot do."""
+    """Return the replacement of scikit-learn's `_fit`, which goes on to it for what we cannot."""
 
     @wraps(original)
     def _fit(
@@ -51,7 +49,7 @@ def fit_by(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def outputs_by(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of scikit-learn's `_forward_pass_fast`: a GPU predicts many rows."""
+    """Return the replacement of `_forward_pass_fast`: many rows are predicted on a GPU."""
 
     @wraps(original)
     def _forward_pass_fast(self: Any, X: Any, check_input: bool = True) -> Any:
@@ -127,16 +125,8 @@ def deferred() -> Iterator[list[Fit]]:
 
 
 class Fit:
-    """A fit of a perceptron of scikit-learn, by an estimator of ours.
-
-    Parameters
-    ----------
-    theirs : MLPClassifier or MLPRegressor
-        Of scikit-learn.
-    incremental : bool
-        Whether it is one epoch of a partial fit.
-    by_sklearn : function
-        Does the same by scikit-learn's own code.
+    """A fit, or one epoch of a partial fit, of a perceptron of scikit-learn, by an estimator of
+    ours; `by_sklearn` does the same by scikit-learn's own code.
     """
 
     def __init__(self, theirs: Any, incremental: bool, by_sklearn: Callable[[], None]) -> None:
@@ -157,12 +147,7 @@ class Fit:
         goes_on = self.incremental or self.theirs.warm_start
         self.ours = ours_of(self.theirs, goes_on=goes_on, is_watched=waiting is None)
         self.prepared = fitting.prepare(
-            self.ours,
-            X,
-            y,
-            sample_weight,
-            incremental=self.incremental,
-            is_alone=waiting is None,
+            self.ours, X, y, sample_weight, incremental=self.incremental, is_alone=waiting is None
         )
         if waiting is not None:
             waiting.append(self)

@@ -10,18 +10,17 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from warpfit.accel.perceptrons import is_perceptron
+from warpfit.checks import Array
 
 # Transformed rows that lie in memory side by side, in bytes.
 MOST_STACKED = 1 << 30
 
-Array = npt.NDArray[Any]
 Call = Mapping[str, Any]
 
 
@@ -47,9 +46,7 @@ class Made(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Calls on the rows of one array: their positions, parameters of the perceptron and index sets,
-    and what was made for each.
-    """
+    """Calls on the rows of an array: positions, parameters, index sets, and what was made."""
 
     X: Array
     y: Array
@@ -83,8 +80,7 @@ def why_not_apart(call: Call) -> str:
 
 
 def portions(calls: Sequence[Call]) -> Iterator[Portion]:
-    """Fit the transformers of calls that scikit-learn would make, and yield the calls by portions
-    whose rows fit one array.
+    """Fit the transformers of scikit-learn's calls, and yield these by portions of one array.
 
     Raises
     ------
@@ -167,7 +163,7 @@ def _stacked(calls: Sequence[Call], groups: Sequence[tuple[Made, list[int]]]) ->
 
 
 def _of_one(made: Made, num_members: int) -> Made:
-    """Return what was made for one of several calls, without rows, with its part of the time."""
+    """Return what was made for one of several calls, less the rows, with its part of the time."""
     empty = np.empty(0), np.empty(0)
     seconds = made.fit_seconds / num_members, made.transform_seconds / num_members
     return Made(made.transformers, made.perceptron, empty, empty, *seconds)

@@ -16,29 +16,14 @@ NUMBERS = (3, 4)  # columns that are aligned to the right
 
 
 class Call(NamedTuple):
-    """Calls of one method from one line that ran alike.
+    """Calls of one method from one line that ran alike."""
 
-    Attributes
-    ----------
-    name : str
-        Such as ``'MLPClassifier.fit'``.
-    line : str
-        The user's, as ``'script.py:12'``.
-    where : str
-        A device and how it was computed there, or ``'scikit-learn'``.
-    why : str
-        Why it ran there.
-    calls : int
-    seconds : float
-        Of all of them.
-    """
-
-    name: str
-    line: str
-    where: str
-    why: str
+    name: str  # such as 'MLPClassifier.fit'
+    line: str  # the user's, as 'script.py:12'
+    where: str  # a device and how it was computed there, or 'scikit-learn'
+    why: str  # it ran there
     calls: int
-    seconds: float
+    seconds: float  # of all of them
 
     @property
     def fell_back(self) -> bool:

@@ -92,7 +92,7 @@ def _setter(owner: Any, name: str, original: Any) -> Callable[[], None]:
 
 
 class _Finder:
-    """Finds modules as others of `sys.meta_path` do; what `REPLACED` names is then replaced."""
+    """Finds modules as others of `sys.meta_path` do, and lets those of `REPLACED` be replaced."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -27,7 +27,6 @@ from warpfit.estimators.as_sklearn import fill
 from warpfit.estimators.many_fits import (
     Result,
     fit_elsewhere,
-    fit_in_processes,
     fit_together,
     only_predicts,
 )
@@ -46,13 +45,7 @@ Task = dict[str, Any]
 
 @backends.expecting_no_device()
 def fit_and_score(loop: Loop) -> list[Result]:
-    """Do a loop over scikit-learn's `_fit_and_score`, with all fits trained together.
-
-    Returns
-    -------
-    list of dict
-        As that function's.
-    """
+    """Do a loop over scikit-learn's `_fit_and_score`, with all fits trained together."""
     num_processes = min(effective_n_jobs(loop.n_jobs), len(loop.tasks))
     with recorded(loop.name) as where:
         workers = workers_for(None, loop.n_jobs)
@@ -133,11 +126,12 @@ def _fitted(fits: Fits, workers: Workers | None, num_processes: int) -> tuple[st
     if device != "cpu":
         return device, fit_together(fits)
     num_processes = min(num_processes, len(fits))
-    return f"cpu, {num_processes} processes", fit_in_processes(fits, num_processes)
+    processes = JoblibsWorkers(num_processes)
+    return f"cpu, {num_processes} processes", fit_elsewhere(fits, processes, len(fits))
 
 
 def _check_candidates(calls: Sequence[Task]) -> None:
-    """Raise what scikit-learn's estimator does at parameters it refuses: ours may take them."""
+    """Raise what scikit-learn's does at parameters that it refuses: ours may take them."""
     seen: dict[int, Any] = {id(call["parameters"]): call["parameters"] for call in calls}
     for parameters in seen.values():
         candidate = clone(calls[0]["estimator"])

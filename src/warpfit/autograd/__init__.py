@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from warpfit.autograd.functions import (
@@ -20,7 +19,7 @@ from warpfit.autograd.functions import (
 )
 from warpfit.autograd.tape import no_grad
 from warpfit.autograd.tensor import Tensor, apply, record, tensor
-from warpfit.other_packages import refuse_attribute
+from warpfit.on_demand import imports_on_demand
 
 __all__ = [
     "Tensor",
@@ -41,11 +40,5 @@ __all__ = [
     "where",
 ]
 
-
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
 if not TYPE_CHECKING:  # which is to know what there is
-    __getattr__ = partial(refuse_attribute, __name__)
+    __getattr__, __dir__ = imports_on_demand(__name__, {})

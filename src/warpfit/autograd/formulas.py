@@ -17,39 +17,6 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Axis
 from warpfit.errors import ShapeError
 
-__all__ = [
-    "abs",
-    "activate",
-    "add",
-    "broadcast_to",
-    "concatenate",
-    "cos",
-    "div",
-    "exp",
-    "index",
-    "log",
-    "log_softmax",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mul",
-    "neg",
-    "pow",
-    "reshape",
-    "sin",
-    "softmax",
-    "sqrt",
-    "square",
-    "stack",
-    "sub",
-    "sum",
-    "transpose",
-    "where",
-]
-
 Derivative = Callable[[Array], Array]
 Pullback = Callable[..., tuple[Array | None, ...]]
 Shape = tuple[int, ...]
@@ -108,7 +75,7 @@ def div(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def pow(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b = 0; db = dy · y · log a, 0 where a = 0 and b ≥ 0."""
+    """y = aᵇ; da = dy · b · aᵇ⁻¹, 0 where b is 0; db = dy · y · log a, 0 where a = 0 and b ≥ 0."""
     y = ops.binary("pow", a, b)
 
     def to_a(dy: Array) -> Array:
@@ -149,7 +116,7 @@ def maximum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
 
 
 def minimum(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
-    """y = the smaller of a and b; dy goes to the smaller, half to each where they are equal."""
+    """y = the smaller of a and b; dy goes to the smaller, half of it to each if they are equal."""
     return _larger("minimum", ops, a, b)
 
 

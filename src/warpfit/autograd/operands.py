@@ -13,7 +13,7 @@ from warpfit.errors import ShapeError
 
 
 def values_of(ops: Backend, value: Any, dtype: str) -> Array:
-    """Return a number or an array as `dtype`; uint8 is not divided by 255 here."""
+    """Return a number or an array as `dtype`; integers, uint8 included, mean themselves here."""
     # Converted where it lives: a number on its way to a GPU costs one upload then, and no kernel.
     home = home_of(value)
     array = home.asarray(value)

@@ -34,16 +34,9 @@ def no_grad() -> Iterator[None]:
 
 
 class Node:
-    """A result on the tape, or what no result is computed from.
+    """A result on the tape, or what no result is computed from."""
 
-    Attributes
-    ----------
-    grad : array or None
-        The sum of the gradients that arrived here; only of nodes that have no inputs.
-    requires_grad : bool
-    """
-
-    grad: Array | None
+    grad: Array | None  # the sum of those that arrived here, only of nodes without inputs
     requires_grad: bool
     _inputs: Sequence[Node] = ()
     _pullback: Pullback | None = None

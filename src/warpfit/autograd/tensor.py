@@ -242,11 +242,11 @@ class Tensor(WithHints, Node):
         return self._reduced(formulas.mean, axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the largest entry over axes, or all (None); equal ones share the gradient."""
+        """Return the largest entry over an axis, several, or all; ties share the gradient."""
         return self._reduced(formulas.max, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Return the smallest entry over axes, or all (None); equal ones share the gradient."""
+        """Return the smallest entry over an axis, several, or all; ties share the gradient."""
         return self._reduced(formulas.min, axis, keepdims)
 
     def _reduced(self, formula: Formula, axis: Axis, keepdims: bool) -> Tensor:
@@ -263,7 +263,7 @@ class Tensor(WithHints, Node):
         return apply(formulas.reshape, self, shape=sizes("reshape", shape))
 
     def flatten(self, start_axis: int = 0) -> Tensor:
-        """Return a tensor with axes from `start_axis` on joined; ``flatten(1)`` keeps the batch."""
+        """Return a tensor whose axes from `start_axis` on are one; ``flatten(1)`` keeps batches."""
         check_axis("flatten", start_axis)
         if not 0 <= start_axis <= self.ndim:
             raise ShapeError(f"flatten: expected start_axis in [0, {self.ndim}], got {start_axis}")
@@ -292,7 +292,7 @@ class Tensor(WithHints, Node):
         return self.reshape(self.shape[:place] + self.shape[place + 1 :])
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Return a tensor with axes in another order, as numbers or one tuple; reversed if none."""
+        """Return a tensor with axes in another order, as numbers or one tuple; else reversed."""
         return apply(formulas.transpose, self, axes=sizes("transpose", axes) if axes else None)
 
     @property
@@ -301,11 +301,11 @@ class Tensor(WithHints, Node):
         return self.transpose()
 
     def expand(self, *shape: Any) -> Tensor:
-        """Return the tensor repeated to a shape it broadcasts to, given as sizes or one tuple."""
+        """Return the tensor repeated to a shape that it broadcasts to, as sizes or one tuple."""
         return apply(formulas.broadcast_to, self, shape=sizes("expand", shape))
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays."""
+        """Return elements at integers, slices, None, Ellipsis, int or bool arrays, as in NumPy."""
         try:
             return apply(formulas.index, self, index=index)
         except WarpfitError:

@@ -70,6 +70,13 @@ def resolve_device(device: str) -> str:
     return str(_runtime(f"cuda:{_cuda_index(device)}").name)
 
 
+def first_device(device: Any) -> Any:
+    """Return the first of several devices, whether or not the others are there; one as it is."""
+    if isinstance(device, list | tuple) and device:
+        return device[0]
+    return "cuda" if isinstance(device, str) and device == ALL_CARDS else device
+
+
 def preferred_device() -> str:
     """Return what the environment variable ``WARPFIT_DEVICE`` names, ``'auto'`` without it."""
     return os.environ.get("WARPFIT_DEVICE") or "auto"
@@ -78,11 +85,6 @@ def preferred_device() -> str:
 def check_device_name(device: Any, origin: str = "device") -> None:
     """Raise ConfigError unless it can name a device, which need not be on this machine."""
     is_known = isinstance(device, str) and device in ("auto", "cpu")
-    if isinstance(device, str) and device in (ALL_CARDS, *PROCESSES):
-        raise ConfigError(
-            f"expected one {origin}, such as 'cuda:0', got {device!r}, by which several train one "
-            "network in `fit`"
-        )
     if not is_known and _cuda_index(device) is None:
         raise ConfigError(
             f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}"

@@ -17,6 +17,8 @@ from warpfit.errors import ConfigError
 
 Array = npt.NDArray[Any]
 Empty = Callable[[tuple[int, ...], Any], Array]
+# Of `UpdateNumbers` those that may differ from step to step: the first ones.
+NUMBERS_OF_STEP = 4
 
 
 class UpdateNumbers(NamedTuple):

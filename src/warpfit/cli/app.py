@@ -13,25 +13,12 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from copy import copy
+from importlib import import_module
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 import warpfit
-from warpfit.cli import (
-    bench,
-    cache,
-    datasets,
-    evaluate,
-    gradcheck,
-    info,
-    ladder,
-    plan,
-    playground,
-    predict,
-    sweep,
-    train,
-)
 from warpfit.errors import (
     CompileError,
     DeviceWarning,
@@ -43,6 +30,11 @@ from warpfit.errors import (
 
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 WARPFIT_DEBUG = "WARPFIT_DEBUG"
+# Each is a module's function of the same name, in the order in which the help lists them.
+COMMANDS = (
+    *("train", "sweep", "evaluate", "predict", "plan", "ladder"),
+    *("playground", "info", "gradcheck", "datasets", "cache", "bench"),
+)
 
 # Typer brings its own copy of click or uses the one installed, by version; its public name leads to
 # either.
@@ -54,21 +46,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (
-    train,
-    sweep,
-    evaluate,
-    predict,
-    plan,
-    ladder,
-    playground,
-    info,
-    gradcheck,
-    datasets,
-    cache,
-    bench,
-):
-    _command = getattr(_module, _module.__name__.rpartition(".")[2])
+for _name in COMMANDS:
+    _module = import_module(f"warpfit.cli.{_name}")
+    _command = getattr(_module, _name)
     app.command(context_settings=getattr(_module, "CONTEXT_SETTINGS", None))(_command)
 
 
@@ -103,21 +83,17 @@ def _parser(command: str) -> Any:
     Building it reads the annotations of each of its commands.
     """
     chosen = copy(app)
-    named = [each for each in app.registered_commands if _name_of(each) == command]
-    chosen.registered_commands = named or app.registered_commands
+    commands: list[Any] = app.registered_commands
+    named = [each for each in commands if each.callback.__name__ == command]
+    chosen.registered_commands = named or commands
     return typer.main.get_command(chosen)
-
-
-def _name_of(command: Any) -> str:
-    return str(command.callback.__name__)
 
 
 def _run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeviceWarning
-            )  # the commands say it in a line of their own
+            # The commands say it in a line of their own.
+            warnings.simplefilter("ignore", DeviceWarning)
             warnings.showwarning = _show_warning
             parser = _parser(arguments[0])
             return parser.main(arguments, prog_name="warpfit", standalone_mode=False) or OK

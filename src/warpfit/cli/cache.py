@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import Printer
-from warpfit.cli.options import OF_TRAINING, taking
+from warpfit.cli.options import MOST_ROWS, OF_LAUNCHES, taking
 from warpfit.errors import ConfigError
 
 ACTIONS = ("show", "clear", "build")
 OF_FORMS = ("hidden", "activation", "optimizer", "batch_size")
 
 
-@taking({name: OF_TRAINING[name] for name in OF_FORMS})
+@taking({name: OF_LAUNCHES[name] for name in OF_FORMS})
 def cache(
     context: typer.Context,
     action: Annotated[
@@ -26,7 +26,9 @@ def cache(
         str | None,
         typer.Option(metavar="NAME", help="Build for this, such as sm_90, not the first GPU's."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training rows.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=MOST_ROWS, help="Training rows.")
+    ] = None,
     features: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a row.")] = None,
     outputs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")

@@ -93,7 +93,7 @@ def _opened_table(
 def _opened(
     path: str, data: str | None, device: str, *, data_dir: str | None, label_column: str | None
 ) -> tuple[TrainedModel, str, Dataset]:
-    """Return a model, the name of what it is tested on, and that, which may tell its inputs."""
+    """Return a model, its test data's name, and these; without a card, they tell its inputs."""
     from warpfit.training.recipes import open_data
     from warpfit.training.storage import load, load_metadata
     from warpfit.training.trained import ModelCard, load_trained, task_of, trained_for

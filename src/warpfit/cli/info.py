@@ -20,17 +20,8 @@ from warpfit.errors import ConfigError
 
 # What a report names besides, of those that are installed.
 LIBRARIES = (
-    *(
-        "joblib",
-        "threadpoolctl",
-        "rich",
-        "typer",
-        "pandas",
-        "pillow",
-        "pooch",
-        "onnx",
-        "ipywidgets",
-    ),
+    *("joblib", "threadpoolctl", "rich", "typer", "pandas", "pillow", "requests", "onnx"),
+    "ipywidgets",
     *("starlette", "uvicorn", "websockets", "distributed", "torch", "cupy-cuda12x", "cupy-cuda13x"),
 )
 
@@ -126,10 +117,8 @@ def _devices() -> Iterator[tuple[str, str]]:
         return
     for device in devices():
         memory = f"{device.num_bytes / 2**30:.0f} GiB"
-        yield (
-            device.name,
-            f"{device.model}, {device.arch}, {memory}, driver for CUDA {device.driver}",
-        )
+        about = f"{device.model}, {device.arch}, {memory}, driver for CUDA {device.driver}"
+        yield device.name, about
 
 
 def _engines() -> Iterator[tuple[str, str]]:

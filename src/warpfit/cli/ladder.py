@@ -8,27 +8,24 @@ from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.cli.options import DATA, NETWORK, OF_TRAINING, RUN, option, switch, taking
 
 if TYPE_CHECKING:
-    from warpfit.apps.ladder.results import Record
-    from warpfit.apps.ladder.steps import Step
+    from warpfit.apps.ladder.results import Record, Step
 
 
 OPTIONS = {
     "network": option(
-        str,
         NETWORK,
         "NAME",
         "softmax-regression (784-10), mlp (784-256-10) or deep (784-h-h-h-10).",
         "mlp",
     ),
-    "hidden": option(int, NETWORK, "N", "The width h of deep.", "128"),
-    "lr": option(float, NETWORK, "X", "Learning rate.", "0.01 for mlp, else 0.1"),
-    "epochs": option(int, RUN, "N", "Passes over the data.", "10, or 4 without a GPU"),
+    "hidden": option(NETWORK, "N", "The width h of deep.", "128"),
+    "lr": option(NETWORK, "X", "Learning rate.", "0.01 for mlp, else 0.1"),
+    "epochs": option(RUN, "N", "Passes over the data.", "10, or 4 without a GPU"),
     "precision": option(
-        str, RUN, "NAME", "float16 or bfloat16, from the rung tensor-cores on.", "float16"
+        RUN, "NAME", "float16 or bfloat16, from the rung tensor-cores on.", "float16"
     ),
-    "device": option(str, RUN, "NAME", DEVICE_HELP, "auto"),
+    "device": option(RUN, "NAME", DEVICE_HELP, "auto"),
     "rungs": option(
-        str,
         RUN,
         "NAME,NAME,...",
         "Only these rungs and peers; first..last is all rungs between two.",
@@ -39,12 +36,10 @@ OPTIONS = {
         "--peers/--no-peers",
         "Run other programs beside: PyTorch, JAX, ...; in a checkout only. (default: peers)",
     ),
-    "data": option(
-        str, DATA, "NAME|PATH", "What to train on.", "mnist; digits without it and network"
-    ),
+    "data": option(DATA, "NAME|PATH", "What to train on.", "mnist; digits without it and network"),
     "data_dir": OF_TRAINING["data_dir"],
     "limit": option(
-        int, DATA, "N", "Train on the first N rows only; 0 for all.", "all, or 12,000 without a GPU"
+        DATA, "N", "Train on the first N rows only; 0 for all.", "all, or 12,000 without a GPU"
     ),
     "out": OF_TRAINING["out"],
 }
@@ -72,11 +67,9 @@ def ladder(**flags: Any) -> None:
     printer.line()
     printer.line(result.title, style="bold")
     printer.console.print(bars(result))
-    for note in notes(result):
-        printer.line(note)
+    printer.lines(notes(result))
     printer.line(f"{result.seconds:.1f} s in all")
-    for path in result.files:
-        printer.line(str(path))
+    printer.lines(map(str, result.files))
     if not has_matplotlib():
         printer.line(NO_PICTURES)
 

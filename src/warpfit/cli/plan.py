@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from warpfit.cli.console import Device, Printer
-from warpfit.cli.options import OF_TRAINING, taking
+from warpfit.cli.options import MOST_ROWS, OF_LAUNCHES, taking
 from warpfit.errors import ConfigError
 from warpfit.training.settings import DEFAULT_BATCH, TrainSettings, merged_settings
 
 if TYPE_CHECKING:
     from warpfit.training.on_cards import OnCards
 
-# Of those of `warpfit train` the ones that a launch depends on.
-OF_LAUNCHES = (
-    *("hidden", "activation", "dropout", "optimizer", "momentum", "clip_norm", "loss"),
-    *("batch_size", "precision"),
-)
 
-
-@taking({name: OF_TRAINING[name] for name in OF_LAUNCHES})
+@taking(OF_LAUNCHES)
 def plan(
-    rows: Annotated[int, typer.Option(metavar="N", min=1, help="Training rows.")] = 60_000,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_ROWS, help="Training rows.")
+    ] = 60_000,
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")

@@ -40,10 +40,8 @@ def predict(
     out: Annotated[
         str | None,
         typer.Option(
-            help=(
-                "Where the predictions for a file of rows go (default: <its "
-                "name>-predictions.csv, here)."
-            ),
+            help="Where the predictions for a file of rows go (default: "
+            "<its name>-predictions.csv, here).",
             metavar="FILE",
         ),
     ] = None,
@@ -135,11 +133,9 @@ def _print(printer: Printer, found: list[ImagePrediction], skipped: list[Skipped
     for image in found:
         if image.resized_from:
             width, height = image.resized_from
-            printer.line(
-                f"{image.path.name}: resized from {width}×{height} pixels to the model's size"
-            )
-    for file in skipped:
-        printer.line(f"{file.path.name}: skipped, {file.reason}")
+            size = f"{width}×{height} pixels"
+            printer.line(f"{image.path.name}: resized from {size} to the model's size")
+    printer.lines(f"{file.path.name}: skipped, {file.reason}" for file in skipped)
 
 
 def _rest(image: ImagePrediction) -> str:

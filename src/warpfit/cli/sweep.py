@@ -24,40 +24,34 @@ OPTIONS = {
     **OF_TRAINING,
     **{name: several(OF_TRAINING[name]) for name in SWEPT},
     "hidden": option(
-        str,
         NETWORK,
         "N-N,...",
         "Widths of the hidden layers, as 64,128-64, or none.",
         "256; 128 for cnn",
     ),
     "early_stopping": option(
-        int, RUN, "N", "Stop each network after N epochs without a better validation loss."
+        RUN, "N", "Stop each network after N epochs without a better validation loss."
     ),
-    "seeds": option(int, SWEEP, "N", "Train every candidate with N seeds, from --seed on.", "1"),
+    "seeds": option(SWEEP, "N", "Train every candidate with N seeds, from --seed on.", "1"),
     "folds": option(
-        int,
         SWEEP,
         "N",
         "Cross-validate over N folds. Without, a tenth of the training rows is held out to "
         "validate on.",
     ),
     "halving": option(
-        float,
         SWEEP,
         "X",
         "After 1, X, X², ... epochs only one in X candidates goes on; 0 lets all go on.",
         "0",
     ),
     "metric": option(
-        str,
         SWEEP,
         "NAME",
         "What decides: val_accuracy, val_loss, accuracy, loss, or a scorer of scikit-learn.",
         "val_accuracy for classes, else val_loss",
     ),
-    "jobs": option(
-        int, SWEEP, "N", "Networks at the same time on the CPU; -1 is one a core.", "-1"
-    ),
+    "jobs": option(SWEEP, "N", "Networks at the same time on the CPU; -1 is one a core.", "-1"),
 }
 
 
@@ -104,11 +98,8 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
     printer.table(header, rows, right=header[:1])
     printer.line()
     counts = ", ".join(f"{number:,} {status}" for status, number in found.counts().items())
-    pairs = [
-        ("networks", counts),
-        ("seconds", f"{found.seconds:.2f}"),
-        ("ranked by", str(found.metric)),
-    ]
+    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}")]
+    pairs.append(("ranked by", str(found.metric)))
     if outcome.test is not None:
         evaluation = outcome.test.evaluation
         name, value = "test loss", f"{evaluation.loss:.4f}"
@@ -119,8 +110,7 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
         pairs.append((name, f"{value}, of the best network"))
     printer.pairs(pairs)
     printer.line()
-    for path in outcome.files:
-        printer.line(str(path))
+    printer.lines(map(str, outcome.files))
     if outcome.missing:
         printer.line(outcome.missing)
     toml = next((path for path in outcome.files if path.suffix == ".toml"), None)

@@ -36,34 +36,27 @@ OF_METHODS = ("method", "folds", "ensemble", "time_limit")
 OPTIONS = {
     **OF_TRAINING,
     "method": option(
-        str,
         NETWORK,
         "NAME",
         f"{' or '.join(METHODS)}: tuned networks for tables, in place of a model; all that is not "
         "asked for is the method's own.",
     ),
-    "folds": option(int, NETWORK, "N", "With --method: one network a fold of N, averaged."),
-    "ensemble": option(int, NETWORK, "N", "With --method: N networks with other seeds each time."),
+    "folds": option(NETWORK, "N", "With --method: one network a fold of N, averaged."),
+    "ensemble": option(NETWORK, "N", "With --method: N networks with other seeds each time."),
     "time_limit": option(
-        float, RUN, "S", "With --method: end after the epoch in which S seconds are over."
+        RUN, "S", "With --method: end after the epoch in which S seconds are over."
     ),
     "recipe": option(
-        str,
         NETWORK,
         "NAME",
         f"{' or '.join(RECIPES)}: a published network for small images with its optimizer, in "
         "place of a model; 8 epochs of batches of 2,000 of cifar10.",
     ),
     "warmup_epochs": option(
-        float,
-        OPTIMIZER,
-        "X",
-        "Epochs of linear rise, for cosine.",
-        str(TrainSettings.warmup_epochs),
+        OPTIMIZER, "X", "Epochs of linear rise, for cosine.", str(TrainSettings.warmup_epochs)
     ),
-    "checkpoint_every": option(int, RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C."),
+    "checkpoint_every": option(RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C."),
     "resume": option(
-        str,
         RUN,
         "PATH",
         "Go on from a checkpoint, with the settings beside it where no --config is given.",
@@ -72,10 +65,7 @@ OPTIONS = {
         RUN, "--new-data", "Go on from the checkpoint of --resume although the data are others."
     ),
     "config": option(
-        str,
-        RUN,
-        "FILE",
-        "Settings in TOML, by the names of these options, which win over the file.",
+        RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."
     ),
     "profile": switch(
         RESULTS,
@@ -95,10 +85,7 @@ def train(**flags: Any) -> None:
         if flags.pop(name) is not None:
             raise ConfigError(f"expected --{name.replace('_', '-')} with --method, got no method")
     settings = merged_settings(flags, flags.pop("config"))
-
-    printer = Printer(quiet=settings.quiet)
-
-    job = _prepared(settings)
+    printer, job = Printer(quiet=settings.quiet), _prepared(settings)
     outcome = job.run(
         settings.out or default_folder(),
         [_Narrator(printer, settings, job)],
@@ -141,7 +128,7 @@ def _train_table(flags: dict[str, Any]) -> None:
 
 
 class _Narrator(Callback):
-    """Prints what is trained and how; and into a log, without a progress bar, a line an epoch."""
+    """Prints what is trained and how, and a line an epoch into a log, which has no progress bar."""
 
     needs_run = False
 
@@ -162,8 +149,8 @@ class _Narrator(Callback):
         line(job.how)
         line(f"validation: {job.validation_source}")
         line(
-            f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: "
-            f"{plan.reason}"
+            f"{plan.engine} on {', '.join(plan.devices) or plan.device} in {plan.precision}, "
+            f"{plan.bytes / 2**20:,.0f} MiB: {plan.reason}"
         )
 
     def on_epoch_end(self, run: Run) -> None:
@@ -178,13 +165,8 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
         printer.line("interrupted before the first epoch was over")
         return
     seconds, num_rows = sum(history["seconds"]), sum(history["num_rows"])
-    rows = [
-        (
-            "epochs",
-            f"{len(history)}"
-            + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"),
-        )
-    ]
+    why = "" if history.stopped_by == "epochs" else f" ({history.stopped_by})"
+    rows = [("epochs", f"{len(history)}{why}")]
     if outcome.test is not None:
         rows += score_rows(outcome.test, "test ")
     else:
@@ -194,7 +176,5 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
     printer.line()
     printer.pairs(rows)
     printer.line()
-    for path in sorted(outcome.folder.files):
-        printer.line(str(path))
-    for note in outcome.notes:
-        printer.line(note)
+    printer.lines(map(str, sorted(outcome.folder.files)))
+    printer.lines(outcome.notes)

@@ -1,4 +1,4 @@
-"""Data: IDX files, known datasets, the user's own data and tables, batches in epoch order."""
+"""The IDX format, known datasets, the user's own data and tables, and batches in epoch order."""
 
 from __future__ import annotations
 

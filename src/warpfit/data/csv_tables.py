@@ -1,4 +1,4 @@
-"""A ``.csv`` file as a pandas frame, labels apart: with a header or not, without its index."""
+"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, less its index."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief
+from warpfit.checks import Array, brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
-
-Array = npt.NDArray[Any]
 
 LABEL_COLUMNS = ("label", "target", "class", "y")
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
@@ -33,7 +31,7 @@ WRITTEN = re.compile(r"[-+]?[$€£]?\s?\d+([ ,.']\d{3})*([.,]\d+)?\s?[%$€£]?
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Features as a frame, labels as an array, their column's name, and what was decided."""
+    """Features as a frame, labels as an array, the name of their column, and what was decided."""
 
     features: Any
     labels: Array
@@ -89,8 +87,7 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
 def read_features(
     path: Path, names: Sequence[str], label_column: str | None
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns `names` of a file as a frame, and what was decided; its labels may be
-    there or not.
+    """Return the columns `names` of a file, with labels or without, and what was decided.
 
     Raises
     ------
@@ -136,7 +133,9 @@ def _read_layout(path: Path) -> _Layout:
                 if any(map(str.strip, row))
             )
             rows = [[cell.strip() for cell in row] for row in islice(filled, PEEK_ROWS)]
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, error) from error
+        except csv.Error as error:
             raise FileFormatError(f"{path} is no readable .csv file: {error}") from error
     if not rows:
         raise FileFormatError(f"{path} is empty; expected a row per sample")
@@ -170,6 +169,10 @@ def _are_numbers(cells: Iterable[str]) -> bool:
     return bool(present) and all(map(_is_number, present))
 
 
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> FileFormatError:
+    return FileFormatError(f"expected UTF-8 text in {path}, save it so; {error}")
+
+
 def _is_number(text: str) -> bool:
     """Return whether pandas takes a cell for a number: as Python, but without underscores."""
     if "_" in text:
@@ -199,24 +202,27 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     with needs("data", "tables need"):
         import pandas as pd
 
+    is_narrow = len(layout.names) == 1  # a blank line is then a missing cell
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # rows longer than the first one
+            # Of rows longer than the first one.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                file,
+                StringIO(_cells_of_one(file.read(), layout)) if is_narrow else file,
                 sep=layout.delimiter,
                 header=0 if layout.has_header else None,
                 names=list(layout.names),
                 index_col=False,
                 skipinitialspace=True,
+                skip_blank_lines=not is_narrow,
                 na_values={name: MISSING for name in layout.names if name != label},
                 keep_default_na=False,
                 dtype={label: str},
                 low_memory=False,
             )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         raise FileFormatError(f"{path} is no readable .csv file: {str(error).strip()}") from error
     except OverflowError as error:  # of some versions of pandas
         raise DataError(
@@ -225,6 +231,11 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
         _check_lengths(path, layout)
     return frame
+
+
+def _cells_of_one(text: str, layout: _Layout) -> str:
+    """Return the lines of a file of one column, without those before its header."""
+    return text.lstrip("\r\n") if layout.has_header else text
 
 
 def _check_lengths(path: Path, layout: _Layout) -> None:
@@ -252,7 +263,7 @@ def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
 
 
 def _is_index(name: str, column: Any, has_header: bool) -> bool:
-    """Return whether a column is a frame's written index, or counts the rows under such a name."""
+    """Return whether a column is a frame's index, or counts the rows under such a name."""
     if name == UNNAMED_FIRST or name.startswith("Unnamed: "):
         return has_header or _counts(column)
     return (name.lower().endswith("id") or name.lower() in INDEX_NAMES) and _counts(column)

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import as_numbers, as_tuple, brief
+from warpfit.checks import Array, as_numbers, as_tuple, brief
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,20 +119,19 @@ def unit_floats(x: Array, top: int = 255) -> npt.NDArray[np.float32]:
 
 
 def as_floats(x: Array) -> Array:
-    """Return samples as floats: uint8 as x/255, others as float32, or as float64 if need be."""
+    """Return samples as floats: uint8 as x/255, others as float32, or float64 if it holds more."""
     if x.dtype == np.uint8:
         return unit_floats(x)
     return x.astype(np.result_type(x.dtype, np.float32) if x.ndim == 2 else np.float32, copy=False)
 
 
 def is_frame(x: Any) -> bool:
-    """Return whether x is a frame, as pandas has them: named columns, each of its own kind."""
+    """Return whether x is a frame, as pandas has them: columns with names, each of its own kind."""
     return hasattr(x, "iloc")
 
 
 def is_table(x: Any) -> bool:
-    """Return whether x has columns that may differ in scale: a frame, or rows of numbers that are
-    no pixels.
+    """Return whether columns of x may differ in scale: of a frame, or of numbers, not pixels.
 
     Rows of uint8, and those whose numbers all lie in [0, 1], have one scale already.
     """

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.data.dataset import unit_floats
 from warpfit.errors import DataError, FileFormatError
 from warpfit.extras import needs
@@ -18,7 +19,6 @@ from warpfit.extras import needs
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -54,7 +54,7 @@ def opened_image(path: Path) -> Iterator[Image]:
 
 
 def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return an image's pixels (H, W), (H, W, 1) or (H, W, 3), resized and converted."""
+    """Return an image's pixels, resized and converted to (H, W), (H, W, 1) or (H, W, 3)."""
     from PIL.Image import Resampling
 
     converted = image.convert("RGB" if shape[2:] == (3,) else "L")
@@ -66,7 +66,7 @@ def as_pixels(image: Image, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
-    """Images (N, H, W) or (N, H, W, 3) in [0, 1], their sub-folders' names, what was decided."""
+    """Images (N, H, W) or (N, H, W, 3) in [0, 1], their folders' names, and what was decided."""
 
     train: Rows
     test: Rows | None
@@ -150,7 +150,7 @@ def _pixels(path: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 def _common_size(sizes: Array) -> tuple[int, ...]:
-    """Return the size of images if all have one; else their median, of 64 pixels a side at most."""
+    """Return the size of images if all have it; else the median, no side above 64 pixels."""
     if (sizes == sizes[0]).all():
         return tuple(sizes[0].tolist())
     median = np.median(sizes, axis=0)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import as_array, check_count, check_flag
+from warpfit.checks import Array, as_array, check_count, check_flag
 from warpfit.data.dataset import unit_floats
 from warpfit.data.order import epoch_order
 from warpfit.errors import ShapeError
 from warpfit.random import check_seed
-
-Array = npt.NDArray[Any]
 
 
 class DataLoader:
@@ -73,10 +70,8 @@ class DataLoader:
                 f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}"
             )
         self.batch_size = check_count("batch_size", batch_size, 1)
-        self.shuffle, self.drop_last = (
-            check_flag("shuffle", shuffle),
-            check_flag("drop_last", drop_last),
-        )
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.drop_last = check_flag("drop_last", drop_last)
         self.seed = check_seed(seed)
         self.epoch = 0
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import zipfile
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 
+from warpfit.checks import Array
 from warpfit.errors import DataError, FileFormatError
-
-Array = npt.NDArray[Any]
 
 LARGEST_RATIO = 1032  # of deflate, RFC 1951: 258 bytes in two bits
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's

@@ -15,17 +15,9 @@ import numpy.typing as npt
 
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
-from warpfit.permutation import ROUNDS, domain_bits, permuted
+from warpfit.permutation import ROUNDS, permuted
+from warpfit.permutation import domain_bits as domain_bits
 from warpfit.random import ORDER, philox, stream_keys
-
-__all__ = [
-    "domain_bits",
-    "epoch_order",
-    "order_at",
-    "round_keys",
-    "round_keys_of",
-    "round_keys_of_runs",
-]
 
 MAX_ROWS = 2**31
 
@@ -57,24 +49,12 @@ def round_keys_of_runs(seeds: Sequence[int], epochs: Sequence[range]) -> list[Wo
 def order_at(
     positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int
 ) -> npt.NDArray[np.int64]:
-    """Return the rows at some positions of an epoch's order.
-
-    Parameters
-    ----------
-    positions : array_like of int, each in [0, num_rows); flattened
-    num_rows : int
-        Rows in the data, at most 2**31.
-    seed, epoch : int
-        The run's seed, and the epoch counted from 0.
-
-    Returns
-    -------
-    ndarray of int64, one-dimensional
+    """Return the rows (n,) at some positions in [0, num_rows), flattened, of an epoch's order.
 
     Raises
     ------
     ConfigError
-        If `num_rows`, `epoch` or one of `positions` is out of range.
+        If `num_rows`, at most 2**31, `epoch`, from 0, or one of `positions` is out of range.
     """
     _check_rows(num_rows)
     if check_count("an epoch", epoch, 0) >= 2**32:

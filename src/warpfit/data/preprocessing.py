@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
-from warpfit.checks import check_count, some
+from warpfit.checks import Array, check_count, some
 from warpfit.data.dataset import is_frame, is_table
 from warpfit.data.table_columns import (
     CATEGORY,
@@ -35,7 +35,6 @@ from warpfit.extras import needs
 with needs("data", "tables need"):
     import pandas as pd
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 NUMBERS, CATEGORIES = "numbers", "categories"  # the two transformers
@@ -110,9 +109,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 raise DataError(
                     f"expected a column to learn from, but {'; '.join(self.describe())}"
                 )
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # `_check_scales` says of which column
+            # `_check_scales` says of which column.
+            with np.errstate(over="ignore", invalid="ignore"):
                 self.transformer_ = self._unfitted().fit(self._canonical(frame))
             self._check_scales()
         if y is not None and np.asarray(y).dtype.kind == "f":
@@ -138,7 +136,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.asarray(self.transformer_.transform(canonical), np.float32)
 
     def transform_targets(self, y: Any) -> Array:
-        """Return targets (N,) or (N, K) as the network learns them: standardised if `fit` did."""
+        """Return targets (N,) or (N, K) as networks learn them: standardised where `fit` did so."""
         check_is_fitted(self, "columns_")
         if self.targets_ is None or not len(y):
             return np.asarray(y)
@@ -204,7 +202,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return lines
 
     def unfamiliar(self, x: Any) -> list[str]:
-        """Return what rows x hold that `fit` saw in none, a line a column."""
+        """Return a line for each column of x with what `fit` never saw: categories, empty cells."""
         check_is_fitted(self, "columns_")
         lines: list[str] = []
         if self.columns_ is None:
@@ -230,11 +228,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned as JSON has it; `from_dict` makes an equal preprocessor of it."""
         check_is_fitted(self, "columns_")
-        state: dict[str, Any] = {
-            "max_categories": self.max_categories,
-            "columns": None,
-            "targets": None,
-        }
+        state: dict[str, Any] = {"max_categories": self.max_categories}
+        state |= {"columns": None, "targets": None}
         if self.columns_ is not None:
             state["columns"] = [asdict(column) for column in self.columns_]
             steps = self.transformer_.named_transformers_
@@ -333,7 +328,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return ColumnTransformer([step for step in steps if step[2]])
 
     def _canonical(self, frame: Any) -> Any:
-        """Return the columns in use: numbers as float64, categories as text, however given."""
+        """Return the columns in use: numbers as float64, categories as text, however they come."""
         missing = [name for name in self.input_names if name not in frame.columns]
         if missing:
             raise DataError(

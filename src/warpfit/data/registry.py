@@ -1,4 +1,4 @@
-"""The datasets that warpfit knows by name: where they are looked for, checked and read."""
+"""The datasets that warpfit knows by name: where they are sought, how they are checked and read."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from warpfit.checks import brief, check_flag
+from warpfit.checks import Array, brief, check_flag
 from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.download import fetch
-from warpfit.data.idx import PathLike, parse_idx, read_bytes, unpacked
+from warpfit.data.idx import parse_idx, read_bytes, unpacked
 from warpfit.errors import ConfigError, DataError, FileFormatError
 from warpfit.extras import needs
-from warpfit.files import as_path
+from warpfit.files import PathLike, as_path
 
-Array = npt.NDArray[Any]
 Splits = tuple[Array, Array, Array, Array]
 Contents = Sequence[tuple[bytes, Path]]
 
@@ -43,10 +40,6 @@ class DataFile:
     name: str
     unpacked: str | None = None
     packed: str | None = None
-
-    @property
-    def unpacked_name(self) -> str:
-        return self.name.removesuffix(".gz")
 
 
 @dataclass(frozen=True)
@@ -205,7 +198,7 @@ def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
 
 
 def _check_folder(data_dir: PathLike | None) -> None:
-    """Raise ConfigError if a named folder is not there: data from elsewhere would be a surprise."""
+    """Raise ConfigError for a named folder that is not there: other data would be a surprise."""
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise ConfigError(f"data_dir {data_dir} is no folder; expected one that holds datasets")
 
@@ -221,7 +214,7 @@ def _folders(record: DatasetRecord, data_dir: PathLike | None) -> Iterator[Path]
 
 
 def _find(record: DatasetRecord, data_dir: PathLike | None) -> list[Path] | None:
-    """Return the paths of a dataset's files in the first folder that has them all, else None."""
+    """Return the paths of a dataset's files in the first folder that has all of them, else None."""
     if not record.files:
         return []
     for folder in _folders(record, data_dir):
@@ -232,7 +225,7 @@ def _find(record: DatasetRecord, data_dir: PathLike | None) -> list[Path] | None
 
 
 def _find_file(folder: Path, file: DataFile) -> Path | None:
-    candidates = (folder / file.name, folder / file.unpacked_name)
+    candidates = (folder / file.name, folder / file.name.removesuffix(".gz"))
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -332,7 +325,7 @@ def _read_cifar(contents: Contents) -> Splits:
 def _cifar_images(
     batches: dict[str, bytes], names: Sequence[str], path: Path
 ) -> tuple[Array, Array]:
-    """Return images (N, 32, 32, 3) and labels (N,) of records: label, red, green and blue."""
+    """Return images (N, 32, 32, 3) and labels (N,) of records: a label, then red, green, blue."""
     for name in names:
         if len(batches[name]) % CIFAR_RECORD_BYTES:
             raise FileFormatError(

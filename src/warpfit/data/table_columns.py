@@ -28,7 +28,7 @@ FEW_TEXTS = 10  # texts may all differ, however few rows there are
 
 @dataclass(frozen=True)
 class Column:
-    """A column as fitted: kind, categories, why it is left out, how many cells were missing."""
+    """A column as fitted: its kind, categories, why it is left out, how many cells were missing."""
 
     name: str
     kind: str
@@ -58,12 +58,10 @@ def check_stored_count(value: Any) -> int:
 
 
 def as_frame(x: Any, names: Sequence[str] = ()) -> Any:
-    """Return x as a frame with texts as columns' names; an array's are `names`, or x0, x1, ..."""
+    """Return x as a frame with texts as names of columns; an array's are `names`, or x0, x1, ..."""
     if is_frame(x):
         frame = x.set_axis([str(name) for name in x.columns], axis=1)
-        with suppress(
-            OverflowError
-        ):  # pandas 2, of an integer beyond float64, which `as_numbers` names
+        with suppress(OverflowError):  # of pandas 2; `as_numbers` names the integer
             frame = frame.infer_objects()
     else:
         array = np.asarray(x)
@@ -112,7 +110,7 @@ def _are_codes(numbers: Any) -> bool:
 
 
 def as_numbers(column: Any) -> npt.NDArray[np.float64]:
-    """Return a column as float64, missing cells NaN, or raise DataError naming a wrong cell."""
+    """Return a column as float64, missing cells as NaN, or DataError for one that is not finite."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
         floats = column.to_numpy(np.float64)
         if not np.isinf(floats).any():
@@ -135,13 +133,13 @@ def as_numbers(column: Any) -> npt.NDArray[np.float64]:
 
 
 def as_texts(column: Any) -> Any:
-    """Return a column's cells as text; equal values are equal texts, of 1, 1.0 or '1'."""
+    """Return a column's cells as text, equal values as equal texts, be they 1, 1.0 or '1'."""
     codes, texts = distinct_texts(column)
     return pd.Series(np.array([*texts, MISSING], dtype=object)[codes], dtype=object)
 
 
 def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return each cell's place among those that differ, -1 if missing, and their texts."""
+    """Return each cell's place among those that differ, -1 if missing, and their `as_texts`."""
     codes, values = _factorized(column)
     return codes, [_text(value) for value in values]
 

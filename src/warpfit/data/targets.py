@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError, DataError
-
-Array = npt.NDArray[Any]
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = ("auto", CLASSIFICATION, REGRESSION)
@@ -25,19 +22,11 @@ def check_task(task: str) -> str:
 
 
 def as_targets(y: Array, task: str, name: str) -> tuple[Array, str]:
-    """Return labels of classes (integers, booleans, text) as they are, or numbers as float32; and
-    why.
+    """Return labels (integers, booleans, text) as they are, or numbers as float32; and why.
 
     Without being told, text, booleans and integers are classes, and other numbers a regression.
     Integers are a regression as well if they have more than 20 distinct values; unless those are
-    0..K-1 or 1..K without a gap, on at least five rows each.
-
-    Parameters
-    ----------
-    y : ndarray (N,) or (N, K)
-    task : {'auto', 'classification', 'regression'}
-    name : str
-        What errors call them.
+    0..K-1 or 1..K without a gap, on at least five rows each. Errors call them by `name`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder of images by class."""
+"""The user's own data: an ``.npz`` file, a ``.csv`` file, or a folder with images by class."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from warpfit.checks import Array
 from warpfit.data.csv_tables import read_table
 from warpfit.data.dataset import Dataset, as_floats, split_rows, taken
-from warpfit.data.idx import PathLike
 from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
 from warpfit.data.targets import as_targets, check_kind, check_task
 from warpfit.errors import ConfigError, DataError
-from warpfit.files import as_path
-
-Array = npt.NDArray[Any]
+from warpfit.files import PathLike, as_path
 
 NPZ_SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 NPZ_WHOLE_KEYS = (("x", "y"), ("X", "y"))
@@ -27,7 +24,7 @@ NPZ_WHOLE_KEYS = (("x", "y"), ("X", "y"))
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Samples and targets as read, perhaps those of a test set; `y_name` is for messages."""
+    """Samples and targets as read, and a test set's if there is one; `y_name` is for messages."""
 
     x: Any
     y: Array
@@ -215,7 +212,7 @@ def _checked_pair(
 
 
 def _checked_samples(x: Array, name: str) -> Array:
-    """Return samples as floats, or raise DataError; missing cells of a table are NaN."""
+    """Return samples as floats, or raise DataError; cells of a table may be missing (NaN)."""
     if x.ndim < 2:
         raise DataError(
             f"{name} must have a row per sample, so at least two dimensions; got shape {x.shape}"

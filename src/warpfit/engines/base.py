@@ -6,7 +6,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import device_of, moved
 from warpfit.engines.scaling import LossScale, magnitude
+from warpfit.engines.unlocked import UnlockedProperty
 from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec
@@ -296,7 +296,7 @@ class TrainingData:
             )
         return self._on[device]
 
-    @cached_property
+    @UnlockedProperty
     def largest_x(self) -> float:
         """The largest magnitude of x's numbers, as training takes them.
 
@@ -304,7 +304,7 @@ class TrainingData:
         """
         return magnitude(self._nearest(0))
 
-    @cached_property
+    @UnlockedProperty
     def largest_y(self) -> float:
         """That of the targets'."""
         return magnitude(self._nearest(1))

@@ -72,7 +72,9 @@ def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
     if plan.device == "cpu":
         return 0
     ordered = sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
-    return ordered // plan.num_ranks
+    whole, last = divmod(len(data), plan.batch_size)
+    of_rank = whole * plan.most_of_rank(plan.batch_size) + plan.most_of_rank(last)
+    return ordered * of_rank // max(1, len(data))
 
 
 class EpochRows:

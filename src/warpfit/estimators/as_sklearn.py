@@ -69,9 +69,7 @@ def to_sklearn(ours: Any) -> Any:
 
 
 def fill(fitted: Any, ours: Any, *, copies: bool = True) -> None:
-    """Give scikit-learn's estimator all fitted attributes of ours, which has its parameters; they
-    are copied, unless ours is needed no more.
-    """
+    """Give scikit-learn's the fitted attributes of ours; copies, unless ours is needed no more."""
     share(ours, fitted, copies=copies)
     if hasattr(fitted, "_label_binarizer"):
         fitted._label_binarizer = as_label_binarizer(fitted._label_binarizer)

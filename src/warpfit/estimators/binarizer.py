@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import type_of_target, unique_labels
 
+from warpfit.checks import Array
+
 if TYPE_CHECKING:
     from sklearn.preprocessing import LabelBinarizer
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class OneLabelBinarizer:
 
 
 def binarizer_of(y: Any) -> OneLabelBinarizer | LabelBinarizer:
-    """Return what encodes labels like y's, as `LabelBinarizer` does, or raise as that does."""
+    """Return what encodes labels like those of y, as `LabelBinarizer` does, or raise as it does."""
     if are_integers(y):
         classes = np.unique(y)
         return OneLabelBinarizer("binary" if len(classes) <= 2 else "multiclass", classes)

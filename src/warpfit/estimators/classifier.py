@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target
 
+from warpfit.checks import Array
 from warpfit.estimators import fitting
 from warpfit.estimators.binarizer import binarizer_of
 from warpfit.estimators.mlp import BaseMLP, is_stochastic
@@ -20,8 +20,6 @@ from warpfit.estimators.predictions import predicted, share_of_right
 from warpfit.estimators.targets import Labels
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
-
-Array = npt.NDArray[Any]
 
 
 class MLPClassifier(ClassifierMixin, BaseMLP):
@@ -94,13 +92,16 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         predictions) are averaged. The first is the one that there would be with 1, on a GPU but for
         rounding. Each of the others has a random_state drawn from this one's, for its initial
         values, orders and dropout; rows held out are the same for all. Ctrl-C ends all training,
-        and leaves the networks that there are.
+        and leaves the networks that there are; on several devices none.
     callbacks : sequence of Callback, optional
         Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts
         as the network is by then; ``coefs_`` are those that training began with until it ends.
-    device : str
+    device : str or list of str
         ``'auto'`` is the first CUDA device, or the CPU where there is none and for a fit or a
-        prediction that is short there; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
+        prediction that is short there; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ... A list of these,
+        or ``'cuda:all'``, trains a network on several, which share each batch, and
+        distributes the networks of an ensemble or a search over them. L-BFGS and predictions take
+        the first.
     precision : str
         ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see
         `warpfit.fit`.
@@ -188,7 +189,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         dropout: float = 0.0,
         n_ensemble: int = 1,
         callbacks: Sequence[Callback] | None = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:

@@ -19,8 +19,7 @@ MOST_EPOCHS = 2**31 - 2
 
 
 class EpochLog(Callback):
-    """Writes an estimator's curves and counts, epoch by epoch, and prints the loss if it is
-    verbose.
+    """Writes an estimator's curves and counts by epochs, and prints the loss if it is verbose.
 
     Meanwhile the estimator knows its run, so that it predicts as the network is by then. An epoch
     has `num_rows` rows.
@@ -62,7 +61,7 @@ class EpochLog(Callback):
 
 
 def _mean_over_rows(step_losses: Any, batch_size: int, num_rows: int) -> float:
-    """Return the mean of batches' losses, by rows as scikit-learn counts them, not by weights."""
+    """Return the mean of the batches' losses by their rows, as scikit-learn, not their weights."""
     rows = np.full(len(step_losses), batch_size)
     rows[-1] = num_rows - batch_size * (len(step_losses) - 1)
     return float(step_losses @ rows / num_rows)
@@ -74,8 +73,7 @@ def reported_score(run: Run) -> float:
 
 
 class Convergence(Callback):
-    """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many
-    epochs.
+    """Ends a run, or divides its rate by 5, when it has not improved by `tol` for too many epochs.
 
     What is watched is the training loss, or, with early stopping, the score on the validation rows,
     which may be NaN; the best weights are then kept. Counts and bests live in the estimator,
@@ -121,7 +119,7 @@ class Convergence(Callback):
         run.scale_lr(self.estimator._rate_scale)
 
     def may_act_after(self, epoch: int) -> bool:
-        """Return whether there is a score to find, or, at worst, no improvement for too long."""
+        """Return whether there is a score to find or, at worst, too long no improvement."""
         estimator = self.estimator
         at_worst = estimator._no_improvement_count + epoch - self.last_epoch
         return self.score is not None or at_worst > estimator.n_iter_no_change
@@ -136,7 +134,7 @@ class Convergence(Callback):
             self._act(run)
 
     def record_score(self, score: float, run: Run | None = None) -> None:
-        """Record a score and, with early stopping, its effect; the run's weights if the best."""
+        """Record a score and, with early stopping, its effect; the run's weights if it is best."""
         estimator = self.estimator
         estimator.validation_scores_.append(score)
         if estimator.verbose:

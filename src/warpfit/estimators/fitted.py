@@ -132,7 +132,7 @@ def keep_best(holder: Any, parameters: Mapping[str, Any]) -> None:
     holder._best_weights = weights_of(parameters, holder.coefs_[0].dtype)
 
 
-# -- ensembles -------------------------------------------------------------------------------------
+# -- ensembles
 
 
 def networks_of(estimator: Any) -> list[Any]:

@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from warpfit.backends import resolve_device
+from warpfit.backends import check_device_name, first_device, resolve_device
 from warpfit.callers import warn
 from warpfit.errors import DivergedError, TrainingWarning
 from warpfit.estimators import fitted
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
-from warpfit.estimators.recipes import (
-    OUTPUT_FUNCTIONS,
-    layer_widths,
-    make_model,
-    optimizer_of,
-)
+from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, layer_widths, make_model, optimizer_of
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
 from warpfit.nn import Sequential
 from warpfit.optim import Optimizer
@@ -77,9 +72,11 @@ def fit(estimator: Any, X: Any, y: Any, *more: Any, incremental: bool = False) -
     if len(prepared.networks) == 1:
         finish(prepared, [train(prepared)])
     else:
+        from warpfit.sweep.elsewhere import runner_on
         from warpfit.sweep.here import run_here
 
-        finish(prepared, [ending_of(outcome) for outcome in run_here(tasks_of(prepared))])
+        outcomes = run_here(tasks_of(prepared), runner=runner_on(estimator.device))
+        finish(prepared, [ending_of(outcome) for outcome in outcomes])
 
 
 def prepare(
@@ -124,7 +121,8 @@ def prepare(
             continue
         if estimator.early_stopping and split.validation is None:
             split = Split(rows, aside=_set_aside(holder, rows, rng))
-        place = ChosenDevice(holder.device)
+        place = ChosenDevice(first_device(holder.device))
+        check_device_name(place.device)
         if is_alone and holder is estimator:
             place = _place(holder, split)
         networks.append(_network(holder, split, rng, place, incremental=incremental))
@@ -177,7 +175,7 @@ def _place(holder: Any, split: Split) -> ChosenDevice:
 def _network(
     holder: Any, split: Split, rng: np.random.RandomState, place: ChosenDevice, *, incremental: bool
 ) -> Network:
-    """Return a holder's network, for up to `max_iter` epochs, or for one if incremental."""
+    """Return a holder's network, to be trained up to `max_iter` epochs, or one if incremental."""
     if split.validation is not None:
         fitted.begin_validation(holder)
     model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout, place.device)
@@ -226,10 +224,7 @@ def train(prepared: Prepared) -> Ending:
     """Train the only network of a fit, as `warpfit.fit` does."""
     (network,), split = prepared.networks, prepared.split
     train, targets = split.train, network.holder._targets
-    validation = split.validation and (
-        split.validation.X,
-        targets.as_loss_takes(split.validation),
-    )
+    validation = split.validation and (split.validation.X, targets.as_loss_takes(split.validation))
     try:
         history = fit_rows(
             network.model,
@@ -252,7 +247,7 @@ def train(prepared: Prepared) -> Ending:
 def tasks_of(
     prepared: Prepared, data: SweepData | None = None, fold: int | None = None
 ) -> list[Task]:
-    """Return a fit's networks as tasks of a sweep, on a fold of the data or the fit's own rows."""
+    """Return a fit's networks as tasks of a sweep, over a fold of the data or rows of their own."""
     from warpfit.sweep.tasks import Task
 
     if data is None:
@@ -349,7 +344,7 @@ def _give_up(network: Network, error: DivergedError) -> None:
 def lbfgs_device(holder: Any, num_rows: int) -> str:
     """Return where L-BFGS minimizes the loss of a network over all rows."""
     place = place_of(
-        holder.device,
+        first_device(holder.device),
         layer_widths((holder.coefs_, holder.intercepts_)),
         num_rows=num_rows,
         batch_size=num_rows,

@@ -11,10 +11,9 @@ from typing import Any
 
 from sklearn.base import clone
 
-from warpfit.errors import WarpfitError
 from warpfit.estimators.one_fit import OneFit, Result
 from warpfit.estimators.predictions import PredictedRows
-from warpfit.estimators.splits import Fits, Split
+from warpfit.estimators.splits import Fits, Side, Split
 from warpfit.sweep.sending import is_set
 
 # Of a call: twice as many as fill a card, and the rows of all are in memory at once.
@@ -29,7 +28,7 @@ def fit_jointly(fits: Fits, stop: Event | None = None) -> list[Result]:
     KeyboardInterrupt
         After Ctrl-C, and once `stop` is set.
     """
-    splits = {id(split): Split(fits, *split) for _, split in fits.pairs}
+    splits = _splits(fits)
     results: dict[int, Result] = {}
     for places in _groups(fits, splits):
         pairs = [fits.pairs[place] for place in places]
@@ -39,6 +38,15 @@ def fit_jointly(fits: Fits, stop: Event | None = None) -> list[Result]:
             raise KeyboardInterrupt
         results |= {place: fit.result() for place, fit in zip(places, group, strict=True)}
     return [results[place] for place in range(len(fits))]
+
+
+def jointly_fitted(fits: Fits) -> list[list[int]]:
+    """Return the places of the fits that train in each call."""
+    return list(_groups(fits, _splits(fits)))
+
+
+def _splits(fits: Fits) -> dict[int, Split]:
+    return {id(split): Split(fits, *split) for _, split in fits.pairs}
 
 
 def _made(fits: Fits, parameters: dict[str, Any]) -> Any:
@@ -54,9 +62,12 @@ def _groups(fits: Fits, splits: Mapping[int, Split]) -> Iterator[list[int]]:
             kinds[id(parameters)] = _kind_of(_made(fits, parameters))
         found = kinds[id(parameters)]
         groups.setdefault(found[0] if found else place, []).append(place)
+    # Those of a split are neighbours, for they have one shape.
+    ascending = sorted(splits, key=lambda own: len(splits[own].train.rows))
+    ranks = {own: rank for rank, own in enumerate(ascending)}
     for places in groups.values():
         group, count = list[int](), 0
-        for place in sorted(places, key=lambda own: len(splits[id(fits.pairs[own][1])].train.rows)):
+        for place in sorted(places, key=lambda own: ranks[id(fits.pairs[own][1])]):
             _, num_networks = kinds[id(fits.pairs[place][0])] or (None, 1)
             if group and count + num_networks > MOST_NETWORKS:
                 yield group
@@ -83,7 +94,7 @@ class _Fit(OneFit):
         self.estimator = _made(fits, parameters)
         with self.told():
             self.estimator._validate_params()
-            rows = split.train
+            rows = Side(fits, split.train.rows, split.train.rows)  # not kept, unlike the split's
             self.prepared = self.estimator._prepared(rows.X, rows.y, **split.fit_params)
 
     def finish(self, sides: Sequence[PredictedRows | None]) -> None:
@@ -95,12 +106,14 @@ def _train(group: Sequence[_Fit], stop: Event | None) -> None:
     able, is_over = [fit for fit in group if fit.error is None], partial(is_set, stop)
     if len(able) > 1:
         start = perf_counter()
-        with suppress(WarpfitError):
+        with suppress(Exception):
             trained = able[0].estimator._trained([fit.prepared for fit in able], is_over)
             seconds = (perf_counter() - start) / len(able)
             for fit, own in zip(able, trained, strict=True):
                 fit.trained, fit.seconds = own, fit.seconds + seconds
             return
     for fit in able:
+        if is_over():
+            return
         with fit.told():
             (fit.trained,) = fit.estimator._trained([fit.prepared], is_over)

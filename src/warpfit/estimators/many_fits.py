@@ -22,7 +22,7 @@ from sklearn.metrics._scorer import (
     _Scorer,
 )
 
-from warpfit.backends import resolve_device
+from warpfit.backends import first_device, resolve_device
 from warpfit.blas import one_blas_thread
 from warpfit.callers import warn
 from warpfit.engines.state_on_demand import OnDevice
@@ -30,7 +30,7 @@ from warpfit.errors import DeviceError
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.fitted import Drawn
 from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
-from warpfit.estimators.joint_fits import fit_jointly
+from warpfit.estimators.joint_fits import fit_jointly, jointly_fitted
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.one_fit import OneFit, Result
 from warpfit.estimators.predictions import (
@@ -44,11 +44,13 @@ from warpfit.estimators.predictions import (
 from warpfit.estimators.recipes import dtype_on
 from warpfit.estimators.regressor import MLPRegressor
 from warpfit.estimators.splits import CheckedSplit, Fits, Side, Splits
+from warpfit.sweep.elsewhere import runner_on
 from warpfit.sweep.here import run_here
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import JoblibsWorkers, Raised, Workers, thrown
+from warpfit.sweep.workers import DeviceWorkers, Raised, Workers, own_device, thrown
+from warpfit.training.devices import devices_of
 
 Indices = npt.NDArray[np.int64]
 # Warnings on their way from another process.
@@ -69,8 +71,11 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
         After Ctrl-C, and once `stop` is set: a search with half of its scores is none.
     """
     results: list[Result] = []
-    with one_blas_thread():  # so that scores are those of `fit_in_processes`
+    with one_blas_thread():  # so that scores are those of joblib's workers
         if isinstance(fits.estimator, FittedJointly):
+            names = devices_of(fits.estimator.device).names
+            if len(names) > 1:
+                return fit_elsewhere(fits, DeviceWorkers(names), positions=jointly_fitted(fits))
             return fit_jointly(fits, stop)
         for start in range(0, len(fits), WAVE):
             results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]), stop)
@@ -84,10 +89,12 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
         _Started(fits, candidates, parameters, splits.of(split), drawn)
         for parameters, split in fits.pairs
     ]
-    numbered = _tasks(started, splits)
+    runner = runner_on(fits.estimator.device)
+    numbered = _tasks(started, splits, are_distributed=runner is not None)
     _count_ahead(started)
     only_scored = all(fit.is_only_scored for fit in started)
-    outcomes = run_here([task for _, task in numbered], stop, keeps_models=not only_scored)
+    tasks = [task for _, task in numbered]
+    outcomes = run_here(tasks, stop, runner=runner, keeps_models=not only_scored)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
@@ -95,16 +102,18 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
     return _scored(fits, started, splits)
 
 
-def _tasks(started: Sequence[_Started], splits: Splits) -> list[tuple[_Started, Task]]:
-    """Return the tasks of all fits, on a GPU with index sets over rows that they share in place of
-    copies.
+def _tasks(
+    started: Sequence[_Started], splits: Splits, *, are_distributed: bool
+) -> list[tuple[_Started, Task]]:
+    """Return the tasks of all fits; on a GPU with index sets over shared rows, not copies, which
+    are on the host if several devices train the tasks.
     """
     able = [fit for fit in started if fit.error is None and fit.prepared.networks]
-    device = resolve_device(able[0].estimator.device) if able else "cpu"
+    device = resolve_device(first_device(able[0].estimator.device)) if able else "cpu"
     folds = [None if device == "cpu" else splits.fold_of(fit.split, fit.prepared) for fit in able]
-    found = []
+    found, place = [], "cpu" if are_distributed else device
     for fit, fold in zip(able, folds, strict=True):
-        data = None if fold is None else splits.data_of(fit.split, device)
+        data = None if fold is None else splits.data_of(fit.split, place)
         found += [(fit, task) for task in tasks_of(fit.prepared, data, fold)]
     return [(fit, replace(task, number=number)) for number, (fit, task) in enumerate(found)]
 
@@ -121,9 +130,7 @@ def _count_ahead(started: Sequence[_Started]) -> None:
 
 
 def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Result]:
-    """Return the results of all fits, found split by split: rows that are predicted are those of
-    one at a time.
-    """
+    """Return the results of all fits, split by split: one split's rows are predicted at a time."""
     if not only_predicts(fits.scorer):
         return [fit.result() for fit in started]
     results: dict[int, Result] = {}
@@ -135,9 +142,7 @@ def _scored(fits: Fits, started: Sequence[_Started], splits: Splits) -> list[Res
 
 
 def _with_shares(results: list[Result]) -> list[Result]:
-    """Return results with the shares of what was counted for them; the wait for it is part of
-    their time.
-    """
+    """Return results with the shares of what was counted for them, the wait in their time."""
     start = perf_counter()
     counted = [
         (result, name) for result in results for name in result if isinstance(result[name], Counted)
@@ -150,9 +155,7 @@ def _with_shares(results: list[Result]) -> list[Result]:
 
 
 def only_predicts(scorer: Any) -> bool:
-    """Return whether a scorer is known to do nothing with rows but have them predicted, as they
-    are.
-    """
+    """Return whether a scorer is known to only have rows predicted, as they are."""
     return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in _each(scorer))
 
 
@@ -182,9 +185,7 @@ class _Candidates:
 
 
 def _like(estimator: BaseMLP) -> BaseMLP:
-    """Return a clone of an unfitted estimator; where nobody can change a parameter, by no more than
-    a new object with the same.
-    """
+    """Return a clone of an unfitted estimator, by a new object if no parameter can change."""
     if type(estimator) not in (MLPClassifier, MLPRegressor) or not all(
         map(_is_fixed, vars(estimator).values())
     ):
@@ -240,9 +241,7 @@ class _Started(OneFit):
         )
 
     def _left_on_device(self, sides: Sequence[PredictedRows | None]) -> OnDevice | None:
-        """Return the weights where they were trained, if all that they are for is to predict rows
-        that are there as well.
-        """
+        """Return the weights where they were trained, if they only predict rows that are there."""
         own, found = self.estimator, [outcome.on_device for outcome in self.outcomes]
         if len(found) != 1 or found[0] is None or not self.is_only_scored:
             return None
@@ -276,15 +275,17 @@ class _Started(OneFit):
             return self.scored(shared.X, side)
 
 
-def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
-    """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
-    return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
-
-
-def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Result]:
-    """Fit and score on workers elsewhere, a shard of the fits each; -1 is one shard a worker."""
+def fit_elsewhere(
+    fits: Fits,
+    workers: Workers,
+    num_shards: int = -1,
+    positions: Sequence[Sequence[int]] = (),
+) -> list[Result]:
+    """Fit and score on workers elsewhere, a shard of the fits each; -1 is one shard a worker. Or
+    `positions` are those of each shard's fits.
+    """
     num_shards = min(len(fits), num_shards if num_shards > 0 else workers.count)
-    positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
+    positions = positions or [range(first, len(fits), num_shards) for first in range(num_shards)]
     rows, without = (fits.X, fits.y), replace(fits, X=None, y=None)
     filters = None if workers.has_threads else list(warnings.filters)
     shares = [
@@ -311,11 +312,11 @@ def fit_elsewhere(fits: Fits, workers: Workers, num_shards: int = -1) -> list[Re
 
 
 def _fit_share(rows: tuple[Any, Any], share: Any, stop: Event | None) -> tuple[list[Result], Told]:
-    """Fit and score as the process that sent it would, by scikit-learn's settings and filters of
-    warnings there; return the results, and what was warned of, for the process that sent it.
-    """
+    """Fit and score by the sender's settings and filters; return results and warnings."""
     fits, config, filters = share
     own = replace(fits, X=rows[0], y=rows[1])
+    if device := own_device():
+        own = replace(own, estimator=clone(own.estimator).set_params(device=device))
     with config_context(**config):
         if filters is None:
             return fit_together(own, stop), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -15,6 +14,7 @@ from warpfit.estimators import fitting
 from warpfit.estimators.parameters import CONSTRAINTS, STOCHASTIC_SOLVERS, validating_parameters
 from warpfit.estimators.predictions import PredictedRows
 from warpfit.estimators.targets import Labels, Numbers
+from warpfit.files import PathLike
 from warpfit.training.run import Run
 
 
@@ -115,7 +115,7 @@ class BaseMLP(BaseEstimator, ABC):
         check_is_fitted(self)
         return to_sklearn(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write all parameters and fitted attributes to a safetensors file, from which `load` makes
         an equal estimator.
 
@@ -152,7 +152,7 @@ class BaseMLP(BaseEstimator, ABC):
         save_estimator(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Return the estimator in a file that `save` wrote; no device is needed.
 
         ``set_params(device=...)`` lets one that was fitted on a device that is not there predict on
@@ -173,7 +173,7 @@ class BaseMLP(BaseEstimator, ABC):
 
         return load_estimator(cls, path)
 
-    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+    def to_onnx(self, path: PathLike) -> None:
         """Write an ONNX file, with which other programs predict; the package onnx is needed.
 
         The input ``X`` is float32, (N, n_features_in_). A classifier's outputs are ``label``, int64
@@ -220,6 +220,6 @@ class BaseMLP(BaseEstimator, ABC):
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        """Return what `__init__` takes, which scikit-learn finds anew several times a fit."""
+        """Return what `__init__` takes; scikit-learn finds it anew, several times a fit."""
         names: list[str] = super()._get_param_names()
         return names

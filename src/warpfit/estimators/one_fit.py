@@ -42,9 +42,7 @@ class OneFit:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Count the time, and keep an error of the fit for the search, which warns of it, or raise
-        it if that is wanted.
-        """
+        """Count the time, and keep an error for the search, which warns of it, or raise it."""
         start = perf_counter()
         try:
             yield
@@ -57,9 +55,7 @@ class OneFit:
     def result(
         self, test: PredictedRows | None = None, train: PredictedRows | None = None
     ) -> Result:
-        """Finish the fit, and return its scores on the split's rows, and times; None are rows of
-        its own.
-        """
+        """Finish the fit; return its scores on the split's rows, or its own (None), and times."""
         if self.error is None:
             with self.told():
                 self.finish([test, train] if self.fits.return_train_score else [test])

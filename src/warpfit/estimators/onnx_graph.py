@@ -1,8 +1,7 @@
-"""A fitted estimator as an ONNX graph, with inputs and outputs as scikit-learn's converters."""
+"""A fitted estimator as an ONNX graph, its inputs and outputs as scikit-learn's converters'."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,14 @@ import numpy as np
 from warpfit.errors import ConfigError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import hidden_activation
+from warpfit.files import PathLike
 from warpfit.nn.onnx_graph import Graph, check_size
 
 # `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 
 
-def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
+def write_onnx(estimator: Any, path: PathLike) -> None:
     """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
     networks = networks_of(estimator)
     check_size(sum(array.size for net in networks for array in net.coefs_ + net.intercepts_))
@@ -58,7 +58,7 @@ class _Graph(Graph):
     # -- outputs
 
     def outputs(self, predicted: list[str]) -> list[Any]:
-        """Add the mean of what networks give, and what follows; return the graph's outputs."""
+        """Add the mean of what the networks give, and what follows; return the graph's outputs."""
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
             self.add("Mean", *predicted, output="variable")

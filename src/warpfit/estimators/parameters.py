@@ -51,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "dropout": [Interval(Real, 0, 1, closed="left")],
     "n_ensemble": [Interval(Integral, 1, None, closed="left")],
     "callbacks": ["array-like", None],
-    "device": [str],
+    "device": [str, list, tuple],
     "precision": [str],
     "engine": [str],
 }
@@ -63,8 +63,7 @@ def hold(estimator: Any, given: Mapping[str, Any]) -> None:
 
 
 def validating_parameters(method: Method) -> Method:
-    """Let an estimator's parameters be validated before it is fitted, and not again within the fit,
-    nor before each partial fit.
+    """Let parameters be validated before a fit, not again within it, nor before partial fits.
 
     scikit-learn's `_fit_context` does so, too; for callbacks, which these estimators do not have,
     it imports progress bars.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -32,8 +32,8 @@ OF_KERNELS = ("hidden_layer_sizes", "activation", "solver", "batch_size", "loss"
 def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
     """Return where all fits are trained, `num_processes` at once if that is the CPU.
 
-    What a GPU is expected to take has one compilation for each architecture. Parameters or rows
-    that fits will refuse leave the device as it is.
+    What a GPU is expected to take has one compilation for each architecture. Parameters that fits
+    will refuse cost nothing, and such rows leave the device as it is.
     """
     asked = fits.estimator.get_params(deep=False)
     if asked["device"] != AUTO or any("device" in parameters for parameters, _ in fits.pairs):
@@ -43,7 +43,7 @@ def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
         all_rows = np.arange(_num_samples(fits.X))
         num_rows = {id(split): len(all_rows[split[0]]) for split in _different(fits, 1)}
         runs_of = {
-            (id(parameters), rows): costs.runs(parameters, rows)
+            (id(parameters), rows): _runs(costs, parameters, rows)
             for parameters in _different(fits, 0)
             for rows in set(num_rows.values())
         }
@@ -59,6 +59,14 @@ def place_of_fits(fits: Fits, num_processes: int) -> PlaceOfMany:
             return PlaceOfMany(resolve_device(AUTO))  # a fit would choose for itself alone
         return place
     return PlaceOfMany(asked["device"])
+
+
+def _runs(
+    costs: FitCosts, parameters: Mapping[str, Any], num_rows: int
+) -> Sequence[RunCosts | None]:
+    with suppress(Exception):  # which the fit will raise
+        return costs.runs(parameters, num_rows)
+    return []
 
 
 def _costs(fits: Fits) -> FitCosts:

@@ -15,8 +15,9 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from warpfit import backends
-from warpfit.backends import Backend, resolve_device
+from warpfit.backends import Backend, first_device, resolve_device
 from warpfit.backends.transfer import device_of
+from warpfit.checks import Array
 from warpfit.errors import DeviceError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import (
@@ -30,16 +31,9 @@ from warpfit.estimators.recipes import (
 from warpfit.estimators.rows import check_features, dense
 from warpfit.nn import Module
 from warpfit.nn.network import NetworkSpec
-from warpfit.training.evaluate import (
-    counts_correct,
-    predict_network,
-    predict_rows,
-    rows_at_once,
-)
+from warpfit.training.evaluate import counts_correct, predict_network, predict_rows, rows_at_once
 from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.place import predicting_place
-
-Array = npt.NDArray[Any]
 
 SPARSE_ROWS = 1 << 14
 # Multiplications of a network, for all rows, that are done at once, without a model.
@@ -56,13 +50,8 @@ class Among(NamedTuple):
 class PredictedRows:
     """Rows that estimators of the same features predict, one after the other, and their targets.
 
-    They are checked once, and copied to a GPU once, in the dtype of the networks there.
-
-    Parameters
-    ----------
-    X, y : array_like
-    among : Among, optional
-        Checked rows, of which some are X; a function gives X then, if it is asked for.
+    They are checked once, and copied to a GPU once, in the dtype of the networks there. With
+    `among`, checked rows, of which some are X, a function gives X if it is asked for.
     """
 
     def __init__(self, X: Any, y: Any = None, among: Among | None = None) -> None:
@@ -85,7 +74,7 @@ class PredictedRows:
 
     def of(self, estimator: Any) -> Any:
         """Return the rows as the estimator's networks take them."""
-        device = resolve_device(estimator.device)
+        device = resolve_device(first_device(estimator.device))
         if device == "cpu":
             return self._checked_by(estimator)
         place = device, dtype_on(device, estimator, (estimator.coefs_, estimator.intercepts_))
@@ -100,7 +89,7 @@ class PredictedRows:
         return self._checked
 
     def _gathered(self, device: str, dtype: str) -> Any:
-        """Return the rows of those on a device; None if they are not there, or lack the room."""
+        """Return the rows from among those on a device; None if not there, or if it lacks room."""
         if self._among is None or device_of(self._among.x) != device:
             return None
         ops = backends.get(device)
@@ -109,7 +98,7 @@ class PredictedRows:
         return None
 
     def _copied(self, estimator: Any, device: str, dtype: str) -> Any:
-        """Return the rows on a device, or, sparse or too many, on the host, to come in parts."""
+        """Return the rows on a device; on the host, to come in parts, if sparse or too many."""
         rows = self._checked_by(estimator)
         if issparse(rows):
             return rows
@@ -119,16 +108,14 @@ class PredictedRows:
         return rows
 
     def are_on_device(self, estimator: Any) -> bool:
-        """Return whether networks take the rows on a device; not if they are refused."""
+        """Return whether the networks take the rows on a device; not if they are refused."""
         try:
             return backends.is_device_array(self.of(estimator))
         except Exception:  # which its predictions will raise
             return False
 
     def labels_on(self, device: str, classes: Array) -> Any:
-        """Return which of the sorted classes each row is of, (N,) on a device; None if one is of
-        none, or they are not of the same dtype, of integers or text.
-        """
+        """Return each row's place among sorted classes on a device; None if some have none."""
         y, place = self.y, (device, classes.tobytes())
         if type(y) is not np.ndarray or y.dtype != classes.dtype or y.dtype.kind not in "iuU":
             return None
@@ -150,8 +137,7 @@ def predicting(estimator: Any, rows: PredictedRows) -> Iterator[None]:
 
 
 def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
-    """Return what is predicted for rows X, (N, outputs): the mean over the networks, after
-    `out_activation_`.
+    """Return predictions for rows X, (N, outputs): the networks' mean, after `out_activation_`.
 
     With `for_labels` it may be anything that is largest where that is.
     """
@@ -174,9 +160,7 @@ def predicted(estimator: Any, X: Any, *, for_labels: bool = False) -> Array:
 
 
 def share_of_right(estimator: Any, X: Any, y: Any) -> float | None:
-    """Return the share of rows X whose class y is the estimator's, if they are on a GPU, with what
-    the network gives for them; None if predictions are to tell it.
-    """
+    """Return the share of rows X that are right, if they are on a GPU; else None."""
     shared = estimator._predicted_rows
     if shared is None or shared.X is not X or shared.y is not y:
         return None
@@ -197,7 +181,7 @@ def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
     network, *others = networks_of(estimator)
     if others or estimator.out_activation_ != "softmax" or not shared.are_on_device(estimator):
         return None
-    device = resolve_device(estimator.device)
+    device = resolve_device(first_device(estimator.device))
     labels = shared.labels_on(device, estimator.classes_)
     if labels is None:
         return None
@@ -208,7 +192,7 @@ def count_right(estimator: Any, shared: PredictedRows) -> Counted | None:
 
 def count_ahead(estimator: Any, num_rows: int) -> None:
     """Begin to compile what `count_right` asks for, of an estimator with initial values."""
-    device = resolve_device(estimator.device)
+    device = resolve_device(first_device(estimator.device))
     if device == "cpu" or estimator.out_activation_ != "softmax":
         return
     widths = layer_widths((estimator.coefs_, estimator.intercepts_))
@@ -244,10 +228,11 @@ def shares_of(counted: Sequence[Counted]) -> list[float]:
 def _device_for(estimator: Any, X: Any) -> str:
     """Return where the estimator predicts rows: those on a device there, few on the CPU."""
     if backends.is_device_array(X):
-        return resolve_device(estimator.device)
+        return resolve_device(first_device(estimator.device))
     weights, networks = (estimator.coefs_, estimator.intercepts_), networks_of(estimator)
     num_rows = X.shape[0] * len(networks)
-    return resolve_device(predicting_place(estimator.device, layer_widths(weights), num_rows))
+    device = first_device(estimator.device)
+    return resolve_device(predicting_place(device, layer_widths(weights), num_rows))
 
 
 @dataclass(frozen=True)

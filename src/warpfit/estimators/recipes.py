@@ -8,20 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, softmax
 
 from warpfit import backends, losses, nn, optim
-from warpfit.backends import Activation, is_device_array, resolve_device
+from warpfit.backends import Activation, first_device, is_device_array, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Schedule
 
-Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
 
 # By the names of estimators: scikit-learn's where it has one, else the table's own.
@@ -67,7 +66,7 @@ def network_of_widths(widths: tuple[int, ...], activation: str) -> NetworkSpec:
 
 
 def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
-    """Return weights and biases by a network's names, in a dtype that holds them, or their own."""
+    """Return weights and biases by their names in a network, on the host in this dtype."""
     host = backends.get("cpu")
     return {
         f"{idx}.{name}": array if is_device_array(array) else host.asarray(array, dtype)
@@ -77,8 +76,8 @@ def named_weights(weights: Weights, dtype: str) -> dict[str, Array]:
 
 
 def dtype_on(device: str, estimator: Any, weights: Weights) -> str:
-    """Return the dtype of a network on a device: float32 where a GPU's engine chooses."""
-    if estimator.precision != "auto" or resolve_device(device) == "cpu":
+    """Return the dtype of a network on a device or several: float32 where an engine chooses."""
+    if estimator.precision != "auto" or resolve_device(first_device(device)) == "cpu":
         return str(weights[0][0].dtype)
     return "float32"
 
@@ -88,9 +87,8 @@ def make_model(
 ) -> nn.Sequential:
     """Return the network of an estimator's parameters, with dropout after each hidden layer.
 
-    The device is the estimator's, or another that was chosen for a run.
-
-    Weights and biases are not copied, but to another dtype: `dtype_on` says which.
+    The device is the estimator's, or another that was chosen for a run. Weights and biases are only
+    copied to another dtype: `dtype_on` says which.
     """
     network = network_of_widths(layer_widths(weights), estimator.activation)
     arrays = named_weights(weights, dtype_on(device or estimator.device, estimator, weights))
@@ -110,7 +108,7 @@ def layer_widths(weights: Weights) -> tuple[int, ...]:
 
 
 def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:
-    """Return copies of a network's weights and biases, which are its arrays by name."""
+    """Return copies of a network's weights and biases, which are arrays by name, on the host."""
     owned = {name: np.array(to_host(array), dtype) for name, array in arrays.items()}
     return (
         [array for name, array in owned.items() if name.endswith("weight")],
@@ -139,7 +137,7 @@ def make_schedule(
 
 
 def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> optim.Optimizer:
-    """Return the optimizer of an estimator's solver, as scikit-learn's, over a model."""
+    """Return the optimizer of an estimator's solver, in scikit-learn's form, for a model."""
     parameters = model.parameters()
     if estimator.solver == "sgd":
         return optim.SGD(

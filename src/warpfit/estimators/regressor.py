@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 
+from warpfit.checks import Array
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.parameters import CONSTRAINTS, hold
 from warpfit.estimators.predictions import predicted
@@ -17,8 +17,6 @@ from warpfit.estimators.targets import Numbers
 from warpfit.losses import Loss
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
-
-Array = npt.NDArray[Any]
 
 
 class MLPRegressor(RegressorMixin, BaseMLP):
@@ -90,7 +88,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         dropout: float = 0.0,
         n_ensemble: int = 1,
         callbacks: Sequence[Callback] | None = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:

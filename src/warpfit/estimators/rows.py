@@ -7,16 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from warpfit.checks import check_readable
+from warpfit.checks import Array, Indices, check_readable
 from warpfit.estimators.targets import one_column
 from warpfit.training.inputs import some_above_0
-
-Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
 
 FLOATS, SPARSE = (np.float64, np.float32), ["csr", "csc"]
 # Of which scikit-learn's checks take longer than a network's products; the first of a process looks
@@ -99,8 +95,7 @@ class Whole:
     y: Array  # (N,) or (N, outputs), checked, not encoded
 
     def part(self, estimator: Any, indices: Indices) -> Rows | None:
-        """Return the rows (n,) of these indices as `check` would; None where it may find other
-        classes among them.
+        """Return the rows of indices (n,) as `check` would; None if they may lack classes.
 
         The estimator is one that has seen all rows.
         """
@@ -147,20 +142,12 @@ def row_weights(
 
 
 def check_features(estimator: Any, X: Any) -> Any:
-    """Return X, dense or sparse, or raise as scikit-learn does if unlike what was fitted."""
-    if _is_plain(estimator, X):
-        return X
+    """Return X, dense or sparse, or raise as scikit-learn does if it is unlike what was fitted."""
+    is_like = _is_small(X) and X.shape[1] == estimator.n_features_in_
+    if is_like and not hasattr(estimator, "feature_names_in_"):
+        return X  # as scikit-learn's checks would
     X = check_readable("X", X)
     return validate_data(estimator, X, accept_sparse=SPARSE, dtype=FLOATS, reset=False)
-
-
-def _is_plain(estimator: Any, X: Any) -> bool:
-    """Return whether scikit-learn's checks would return X, a small array, as it is."""
-    return (
-        _is_small(X)
-        and X.shape[1] == estimator.n_features_in_
-        and not hasattr(estimator, "feature_names_in_")
-    )
 
 
 def _is_small(X: Any) -> bool:

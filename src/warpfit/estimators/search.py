@@ -31,22 +31,18 @@ from sklearn.model_selection._validation import (
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_method_params, indexable
 
-from warpfit.backends import resolve_device
+from warpfit.backends import first_device, resolve_device
 from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
-from warpfit.estimators.many_fits import (
-    Result,
-    fit_elsewhere,
-    fit_in_processes,
-    fit_together,
-)
+from warpfit.estimators.many_fits import Result, fit_elsewhere, fit_together
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.parameters import hold
 from warpfit.estimators.placing import place_of_fits
 from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.joint import FittedJointly
-from warpfit.sweep.workers import workers_for
+from warpfit.sweep.workers import JoblibsWorkers, workers_for
+from warpfit.training.devices import devices_of
 
 Candidate = dict[str, Any]
 
@@ -66,9 +62,7 @@ class _Sweep:
         return found.set_params(executor=self.executor)
 
     def __getstate__(self) -> Any:
-        """Return what is pickled and copied: all but the executor, whose workers are this
-        process's.
-        """
+        """Return what is pickled and copied: all but the executor, whose workers are elsewhere."""
         return {**super().__getstate__(), "executor": None}  # type: ignore[dict-item]
 
     @_fit_context(prefer_skip_nested_validation=False)
@@ -90,7 +84,7 @@ class _Sweep:
         Raises
         ------
         ConfigError
-            If the estimator is none of this package's.
+            If the estimator is none of this package's, or a subclass that overrides `fit`.
         ValueError
             If all fits fail.
         DeviceError
@@ -104,10 +98,12 @@ class _Sweep:
 
 def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
     """Set everything that a fitted search has."""
-    if not isinstance(search.estimator, BaseMLP | FittedJointly):
+    kind = type(search.estimator)
+    is_own = issubclass(kind, BaseMLP | FittedJointly)
+    if not is_own or not kind.fit.__module__.startswith("warpfit."):
         raise ConfigError(
-            "expected one of warpfit's classifiers or regressors, got "
-            f"{type(search.estimator).__name__}; "
+            f"expected one of warpfit's classifiers or regressors, got {kind.__name__}"
+            f"{', which overrides fit' if is_own else ''}; "
             "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
         )
     scorer, refit_metric = search._get_scorers()
@@ -172,6 +168,10 @@ def _splits(search: Any, X: Any, y: Any, split_params: dict[str, Any]) -> list[A
         splitter = check_cv(search.cv, y, classifier=is_classifier(search.estimator))
         splitter.get_n_splits  # noqa: B018  (computed for its error)
     except (AttributeError, TypeError):
+        if isinstance(search.estimator, FittedJointly):
+            search.estimator._checked_targets(y)
+        if search.cv is None or isinstance(search.cv, Integral):
+            raise  # what is wrong is y
         raise ConfigError(f"expected cv as scikit-learn takes it, got {brief(search.cv)}") from None
     search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
     splits = list(splitter.split(X, y, **split_params))
@@ -192,10 +192,12 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     place = place_of_fits(fits, num_processes)
     search.place_ = place.reason
     num_processes = place.num_processes or num_processes
-    if place.device != fits.estimator.device:
-        fits = replace(fits, estimator=clone(fits.estimator).set_params(device=place.device))
-    if num_processes > 1 and resolve_device(fits.estimator.device) == "cpu":
-        return fit_in_processes(fits, num_processes)
+    is_one = len(devices_of(place.device).names) < 2
+    device = first_device(place.device) if is_one else place.device
+    if device != fits.estimator.device:
+        fits = replace(fits, estimator=clone(fits.estimator).set_params(device=device))
+    if is_one and num_processes > 1 and resolve_device(device) == "cpu":
+        return fit_elsewhere(fits, JoblibsWorkers(num_processes), len(fits))
     return fit_together(fits)
 
 
@@ -227,6 +229,7 @@ def _take_results(
 
 def _refit(search: Any, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
     best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
+    best.set_params(device=first_device(best.device))
     start = perf_counter()
     search.best_estimator_ = best.fit(X, y, **fit_params)
     search.refit_time_ = perf_counter() - start
@@ -246,8 +249,9 @@ class SweepCV(_Sweep, GridSearchCV):
     Parameters
     ----------
     estimator : MLPClassifier, MLPRegressor, TabularClassifier or TabularRegressor
-        Of this package. Its ``device`` says where all is trained. Networks for tables train by one
-        launch for the folds of a candidate, on a GPU.
+        Of this package. Its ``device`` says where all is trained: on several in turn, whichever is
+        free, and the best on the first. Networks for tables train by one launch for the folds of
+        a candidate, on a GPU.
     param_grid : dict of str to sequence, or list of such
         Names of the estimator's parameters with the values to try.
     cv : int, splitter of scikit-learn, or iterable of (train, test)

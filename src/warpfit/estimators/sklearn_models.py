@@ -8,18 +8,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sklearn.neural_network as theirs
 from sklearn.neural_network._stochastic_optimizers import SGDOptimizer
 from sklearn.utils.validation import check_is_fitted
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.estimators.as_sklearn import SLOTS, share
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
-
-Array = npt.NDArray[Any]
 
 KINDS: dict[type, type[BaseMLP]] = {
     theirs.MLPClassifier: MLPClassifier,
@@ -73,9 +71,7 @@ def from_sklearn(fitted: Any) -> Any:
 
 
 def take(ours: Any, fitted: Any, *, copies: bool = True) -> None:
-    """Give ours all fitted attributes of scikit-learn's estimator, which has its parameters; they
-    are copied, unless they come back to it.
-    """
+    """Give ours the fitted attributes of scikit-learn's; copies, unless they come back to it."""
     share(fitted, ours, copies=copies)
     if ours.solver == "lbfgs":
         return
@@ -106,6 +102,6 @@ def _take_optimizer(ours: Any, optimizer: Any, *, copies: bool = True) -> None:
 
 
 def _by_layer(arrays: Sequence[Array]) -> list[Array]:
-    """Return the state of all weights, then of all biases, layer by layer as ours is."""
+    """Return the state of all weights, then all biases, in our order: both by layer."""
     half = len(arrays) // 2
     return list(chain.from_iterable(zip(arrays[:half], arrays[half:], strict=True)))

@@ -1,6 +1,4 @@
-"""Many fits that are to be done, and their rows: checked once for all of them, on a GPU once, and
-gathered where they are asked for.
-"""
+"""Many fits to do, and their rows: checked once, on a GPU once, gathered where asked for."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ class Splits:
         return self._of_pairs[id(split)]
 
     def fold_of(self, split: CheckedSplit, prepared: Prepared) -> int | None:
-        """Return which fold of `data_of` a fit's rows are, None if it has more to it than rows of
-        its split.
-        """
+        """Return which fold of `data_of` a fit's rows are; None if it has more than these."""
         own = prepared.split
         if split.known is None or own.rows.weight is not None or own.given is not None:
             return None

@@ -6,26 +6,24 @@ What JSON has not is written as an object of one key that says what it is: ``{"t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.preprocessing import LabelBinarizer
 
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.checks import Array
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.estimators.binarizer import OneLabelBinarizer, as_label_binarizer, as_ours
 from warpfit.estimators.fitted import COUNTS, CURVES, NUMBERS, WEIGHTS
+from warpfit.files import PathLike
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.storage import ESTIMATOR, MALFORMED, read_file, write_file
 
-Array = npt.NDArray[Any]
-PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
 
@@ -129,7 +127,7 @@ class _Reader:
         self.parameters = {str(name): self.value(text) for name, text in parameters.items()}
 
     def estimator(self, fitted: dict[str, Any], **own: Any) -> Any:
-        """Return the estimator with the file's parameters, less `own`, and these attributes."""
+        """Return the estimator of the file's parameters, or its `own`, with these attributes."""
         estimator = self.kind(**{**self.parameters, **own})
         estimator._validate_params()
         for name, text in fitted.items():
@@ -181,7 +179,7 @@ BINARIZED = ("binary", "multiclass", "multilabel-indicator")
 
 
 def _check_fitted(estimator: Any) -> None:
-    """Raise ValueError, or as for a missing or foreign attribute, unless it can predict."""
+    """Raise ValueError, or what a bad attribute raises, unless the estimator can predict."""
     for names, is_right, expected in ATTRIBUTES:
         for name in names:
             value = getattr(estimator, name, None)
@@ -233,7 +231,7 @@ ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 
 
 def _check_network(estimator: Any) -> None:
-    """Raise ValueError unless the weights are one network's from features to outputs."""
+    """Raise ValueError unless the weights are one network's from the features to the outputs."""
     weights, biases = estimator.coefs_, estimator.intercepts_
     sizes = [estimator.n_features_in_, *(bias.size for bias in biases)]
     is_whole = (
@@ -282,7 +280,7 @@ def _check_classes(estimator: Any) -> None:
 
 
 def _check_members(estimator: Any) -> None:
-    """Raise ValueError unless an ensemble's networks are alike, perhaps fewer after Ctrl-C."""
+    """Raise ValueError unless an ensemble's networks are alike; after Ctrl-C they are fewer."""
     members = getattr(estimator, "estimators_", None)
     if members is None:
         return

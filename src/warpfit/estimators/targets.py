@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import unique_labels
 
+from warpfit.checks import Array
 from warpfit.errors import ConfigError
 from warpfit.estimators.binarizer import are_integers, binarizer_of
 from warpfit.estimators.recipes import REGRESSION_LOSSES
 from warpfit.losses import BinaryCrossEntropy, Loss, Poisson, SoftmaxCrossEntropy
 
-Array = npt.NDArray[Any]
-
 
 class Labels:
-    """A class for each row, or several labels, of a classifier that has learned of them."""
+    """A class for each row, or several labels: those of a classifier that has learned them."""
 
     are_numbers = False  # so that y may hold nothing else
     are_stratified = True  # where rows are held out
@@ -41,11 +39,11 @@ class Labels:
         estimator.classes_ = estimator._label_binarizer.classes_
 
     def are_all_in(self, y: Array) -> bool:
-        """Return whether checked y, of one label a row, has each class that is known."""
+        """Return whether checked y has each known class; not if it is of several labels."""
         return y.ndim == 1 and len(np.unique(y)) == len(self.estimator.classes_)
 
     def _check_classes(self, classes: Array) -> None:
-        """Raise ValueError unless these classes of y go with those the network was made for."""
+        """Raise ValueError unless these classes of y go with those that the network has."""
         known = self.estimator.classes_
         if self.estimator.warm_start:
             if set(classes) != set(known):
@@ -125,7 +123,7 @@ class Labels:
         )
 
     def score_decoded(self, predicted: Array, y: Any, weight: Any) -> float:
-        """Return scikit-learn's score of decoded predictions, without its checks of integers."""
+        """Return scikit-learn's score of decoded predictions, integers without its checks."""
         arrays = (y, predicted)
         are_integers = all(type(each) is np.ndarray and each.dtype.kind in "iu" for each in arrays)
         if weight is None and are_integers and y.ndim == 1 and y.shape == predicted.shape:
@@ -213,9 +211,7 @@ class Numbers:
 
 
 def _plain_r2(y: Array, predicted: Array) -> float | None:
-    """Return R² of float64 targets (N,) to the bits of scikit-learn, or None for what it treats
-    otherwise: equal targets, and what is not finite.
-    """
+    """Return R² of float64 targets (N,), scikit-learn's bits; None if equal or not finite."""
     if y.dtype != np.float64 or predicted.dtype not in (np.float32, np.float64):
         return None
     with np.errstate(over="ignore", invalid="ignore"):

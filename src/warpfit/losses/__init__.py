@@ -6,17 +6,16 @@ object is callable on tensors, and offers ``forward_and_grad`` for the explicit 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from warpfit.losses.base import Loss, resolve
-from warpfit.other_packages import refuse_attribute
+from warpfit.on_demand import imports_on_demand
 
 # In the order in which help and messages list them.
 # isort: off
 from warpfit.losses.softmax_cross_entropy import SoftmaxCrossEntropy
-from warpfit.losses.distances import DISTANCES as DISTANCES
-from warpfit.losses.distances import AbsoluteError, Huber, MeanSquaredError
+from warpfit.losses.elements import DISTANCES as DISTANCES
+from warpfit.losses.elements import AbsoluteError, Huber, MeanSquaredError
 from warpfit.losses.binary_cross_entropy import BinaryCrossEntropy
 from warpfit.losses.poisson import Poisson
 # isort: on
@@ -32,11 +31,5 @@ __all__ = [
     "resolve",
 ]
 
-
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
 if not TYPE_CHECKING:  # which is to know what there is
-    __getattr__ = partial(refuse_attribute, __name__)
+    __getattr__, __dir__ = imports_on_demand(__name__, {})

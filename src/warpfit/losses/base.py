@@ -194,16 +194,13 @@ class Loss:
         return "terms" in vars(type(self))
 
     def terms(self, outputs: int) -> LossTerms:
-        """Return by what kernels of whole steps compute it, of so many outputs, if they do."""
+        """Return what kernels of whole steps compute it by, for so many outputs (`has_terms`)."""
         raise NotImplementedError
 
     def prepare_targets(
         self, y: Any, output_shape: tuple[int, ...], dtype: str
     ) -> npt.NDArray[Any]:
-        """Return the targets as this loss needs them, checked against the shape of one sample's
-        output.
-
-        They are checked on the host, wherever `y` lives.
+        """Return the targets as this loss needs them, checked on the host, wherever `y` lives.
 
         Parameters
         ----------
@@ -225,7 +222,7 @@ class Loss:
         return None
 
     def largest_derivative(self, distance: float) -> float:
-        """Return the largest derivative of a row's loss for outputs this far off, at least 1."""
+        """Return a row's largest derivative where outputs are this far off, at least 1."""
         return 1.0
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
@@ -248,7 +245,7 @@ class Loss:
         return None
 
     def num_outputs(self, num_classes: int) -> int:
-        """Return how many outputs tell so many classes apart with this loss, or ConfigError."""
+        """Return how many outputs a network needs to tell so many classes apart, or ConfigError."""
         raise ConfigError(f"expected a loss for labels of classes, got {self.name!r}")
 
     def probabilities(self, ops: Backend, outputs: Array) -> Array:
@@ -262,8 +259,7 @@ class Loss:
         raise ConfigError(self._without("probabilities"))
 
     def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets`
-        takes them.
+        """Return the labels that outputs (M, ...), on the host, decide for.
 
         Raises
         ------
@@ -273,8 +269,7 @@ class Loss:
         raise ConfigError(self._without("labels"))
 
     def values(self, ops: Backend, outputs: Array) -> Array:
-        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the
-        outputs themselves.
+        """Return the targets that outputs (M, ...) predict: in regression the outputs themselves.
 
         Raises
         ------
@@ -337,7 +332,7 @@ class Loss:
 
 
 def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    """Return targets as `Loss.prepare_targets`, as floats; (M,) will do for one output."""
+    """Return targets as floats of the outputs' shape, or raise; (M,) will do for one output."""
     targets = to_host(y, "targets")
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)

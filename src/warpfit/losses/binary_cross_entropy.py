@@ -1,4 +1,4 @@
-"""Cross-entropy of logits that each answer a question, and of one that tells two classes."""
+"""Cross-entropy of logits that each answer a question, and of one that tells two classes apart."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from warpfit.nn import activations
@@ -23,7 +22,7 @@ from warpfit.nn.network import NetworkSpec
 from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, GlobalAvgPool2d, GlobalMaxPool2d, MaxPool2d
 from warpfit.nn.sequential import Residual, Sequential
-from warpfit.other_packages import refuse_attribute
+from warpfit.on_demand import imports_on_demand
 
 __all__ = [
     "AvgPool2d",
@@ -58,11 +57,5 @@ __all__ = [
 ]
 __all__ += activations.__all__
 
-
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
 if not TYPE_CHECKING:  # which is to know what there is
-    __getattr__ = partial(refuse_attribute, __name__)
+    __getattr__, __dir__ = imports_on_demand(__name__, {})

@@ -1,4 +1,4 @@
-"""Augmentation of images (M, H, W, C): in training they are flipped, shifted, cropped, covered."""
+"""Augmentation of images (M, H, W, C) in training: they are flipped, shifted, cropped, covered."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from warpfit.nn.image_formulas import (
     smaller_by,
     windowed,
 )
+from warpfit.nn.layer import RandomLayer
 from warpfit.nn.onnx_graph import Graph, HostArrays
-from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.sizes import as_pair
 from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +11,12 @@ from warpfit.backends.base import HALF_DTYPES, IDENTITY
 from warpfit.backends.contract.communicator import Communicator
 
 if TYPE_CHECKING:
-    from warpfit.nn.spec import Call, Pullback
+    from warpfit.nn.spec import Call
 
 
 # From dy to (dx, dweight, dbias); and y with it.
 Backward = Callable[[Array], tuple[Array, Array, Array]]
 Normalised = tuple[Array, Backward]
-
-
-def pullback_of(backward: Backward, parameters: Iterable[str], needs_dx: bool) -> Pullback:
-    """Return a layer's pullback, with gradients of the parameters that it has."""
-
-    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        dx, *found = backward(dy)
-        gradients = dict(zip(("weight", "bias"), found, strict=True))
-        return dx if needs_dx else None, {name: gradients[name] for name in parameters}
-
-    return pullback
 
 
 def batch_norm(
@@ -44,8 +33,7 @@ def batch_norm(
     activation: Activation = IDENTITY,
     added: Array | None = None,
 ) -> Normalised:
-    """Return y = f(x, normalised per channel, + added), and the function from dy to (dx, dweight,
-    dbias).
+    """Return y = f(x, normalised per channel, + added), and the function from dy to gradients.
 
     x, y, added and dy (..., C), all else (C,). If something is added, the function takes dz in
     place of dy. Training moves the running statistics in place.
@@ -111,7 +99,7 @@ def batch_norm_over_ranks(
 def _moments(
     ops: Backend, rows: Array, num_rows: int, ranks: Communicator
 ) -> tuple[Array, Array, Array]:
-    """Return the mean over all ranks, this one's rows less it, and the sum of their squares."""
+    """Return the ranks' mean, this one's rows less it, and the ranks' sum of squares of that."""
     axes = tuple(range(rows.ndim - 1))
     (total,) = _totals(ranks, ops.reduce("sum", rows, axes))
     mean = ops.binary("div", total, num_rows)

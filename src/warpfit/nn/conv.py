@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -164,25 +164,15 @@ class Conv2dSpec(LayerSpec):
         return y, named(backward)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
-        return self.onnx_windows(
-            graph, x, arrays, self.kernel_size, self.stride, self.padding, self.dilation
+        num_axes = len(input_shape) - 1  # of sequences one, the second that settings have
+        kernel, stride, padding, dilation = (
+            pair[-num_axes:]
+            for pair in (self.kernel_size, self.stride, self.padding, self.dilation)
         )
-
-    def onnx_windows(
-        self,
-        graph: Graph,
-        x: str,
-        arrays: HostArrays,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-    ) -> str:
-        """Return what `onnx` does, along as many axes as the settings have."""
         weight = arrays["weight"]
         y = graph.add(
             "Conv",
-            graph.channels_first(x, len(kernel)),
+            graph.channels_first(x, num_axes),
             graph.floats(np.moveaxis(weight, (-1, -2), (0, 1))),
             *([graph.floats(arrays["bias"])] if self.bias else []),
             kernel_shape=kernel,
@@ -192,7 +182,7 @@ class Conv2dSpec(LayerSpec):
             group=self.groups,
         )
         y = self.activation.formula.onnx(graph, y, self.activation.slope)
-        return graph.channels_last(y, len(kernel))
+        return graph.channels_last(y, num_axes)
 
 
 class Conv2d(Layer):
@@ -228,10 +218,8 @@ class Conv2d(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

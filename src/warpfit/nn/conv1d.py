@@ -1,4 +1,4 @@
-"""Conv1d: y = f(x * w + b) over sequences, channels last, as images one pixel high."""
+"""Conv1d: y = f(x * w + b) over sequences, channels last, as over images one pixel high."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from warpfit.backends.base import Pair
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
-from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_padding, as_size
 from warpfit.nn.spec import Arrays, Call, ParameterSpec, Pullback, Shape
 
@@ -65,9 +64,7 @@ class Conv1dSpec(Conv2dSpec):
 
         return ops.reshape(y, (y.shape[0], *y.shape[2:])), pullback
 
-    def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
-        settings = (self.kernel_size, self.stride, self.padding, self.dilation)
-        return self.onnx_windows(graph, x, arrays, *(pair[1:] for pair in settings))
+    onnx = Conv2dSpec.onnx
 
 
 class Conv1d(Layer):
@@ -96,10 +93,8 @@ class Conv1d(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------

@@ -9,8 +9,8 @@ from typing import ClassVar
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
 from warpfit.checks import ranged
+from warpfit.nn.layer import RandomLayer
 from warpfit.nn.onnx_graph import Graph, HostArrays
-from warpfit.nn.random_layer import RandomLayer
 from warpfit.nn.spec import Arrays, Call, LayerSpec, Pullback, Shape
 
 
@@ -24,7 +24,7 @@ def dropout(
     layer_idx: int,
     first_row: int = 0,
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Return x with units dropped, others times 1 / (1 - p), and the function from dy to dx."""
+    """Return x with units dropped, the others times 1 / (1 - p), and the function from dy to dx."""
     y, mask = ops.dropout_forward(
         x, p=p, seed=seed, step=step, layer_idx=layer_idx, first_row=first_row
     )

@@ -38,7 +38,7 @@ def embedding(
 
 
 def as_indices(name: str, values: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Return values as int64, or raise, calling them `name`, unless integers in [0, count)."""
+    """Return values as int64, or raise, by `name`, unless they are integers in [0, count)."""
     if values.dtype == np.uint8:
         raise DTypeError(
             f"expected {name} to hold indices in another dtype than uint8, which means x / 255; "
@@ -128,12 +128,10 @@ class Embedding(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
     DataError
         When it is called, or before training starts, if x holds something else than such indices.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------

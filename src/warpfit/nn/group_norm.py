@@ -10,12 +10,11 @@ import numpy as np
 
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.nn.batch_norm import pullback_of
 from warpfit.nn.layer import Layer
-from warpfit.nn.norm import Normalised, check_eps, layer_norm
+from warpfit.nn.norm import Normalised, check_eps, layer_norm, weight_and_bias
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
 
 def group_norm(
@@ -27,8 +26,7 @@ def group_norm(
     num_groups: int,
     eps: float = 1e-5,
 ) -> Normalised:
-    """Return y, normalised over each sample's groups of channels, and the function from dy to (dx,
-    dweight, dbias).
+    """Return y, normalised over each sample's groups, and the function from dy to gradients.
 
     x, y and dy (M, ..., C), weight and bias (C,). It is a layer norm of each group's entries.
     """
@@ -60,6 +58,7 @@ class GroupNormSpec(LayerSpec):
     """y = (x - mean) / √(variance + eps) · weight + bias over each sample's groups of channels."""
 
     kind: ClassVar[str] = "group_norm"
+    full_precision: ClassVar[bool] = True
     num_groups: int
     num_channels: int
     eps: float = 1e-5
@@ -76,15 +75,8 @@ class GroupNormSpec(LayerSpec):
             )
         check_eps("GroupNorm", self.eps)
 
-    @property
-    def full_precision(self) -> bool:
-        return True
-
     def parameters(self) -> dict[str, ParameterSpec]:
-        shape = (self.num_channels,)
-        if not self.affine:
-            return {}
-        return {"weight": ParameterSpec(shape, "ones"), "bias": ParameterSpec(shape, "zeros")}
+        return weight_and_bias((self.num_channels,)) if self.affine else {}
 
     def output_shape(self, input_shape: Shape) -> Shape:
         if input_shape[-1:] != (self.num_channels,):
@@ -100,7 +92,7 @@ class GroupNormSpec(LayerSpec):
         self.output_shape(x.shape[1:])  # for its error, which names the layer
         weight, bias = arrays.get("weight"), arrays.get("bias")
         y, backward = group_norm(ops, x, weight, bias, num_groups=self.num_groups, eps=self.eps)
-        return y, pullback_of(backward, self.parameters(), needs_dx)
+        return y, named(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         # Each group as a channel of its own: its mean and variance are those of an instance.
@@ -146,10 +138,8 @@ class GroupNorm(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

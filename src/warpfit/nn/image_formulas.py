@@ -19,7 +19,7 @@ AXES = (1, 2)  # of height and width
 
 
 def flipped(ops: Backend, x: Array, flips: Array) -> Formula:
-    """Return images (M, H, W, C), mirrored where flips (M, 1, 1, 1) holds, and from dy to dx."""
+    """Return images, mirrored where flips (M, 1, 1, 1) holds, and the function from dy to dx."""
 
     def flip(images: Array) -> Array:
         return ops.where(flips, _mirrored(ops, images), images)
@@ -43,7 +43,7 @@ def flipped_in_turns(ops: Backend, x: Array, step: Number, span: int) -> Formula
 
 
 def windowed(ops: Backend, x: Array, bits: Array, windows: ImageWindows) -> Formula:
-    """Return a window of each image, as ``take_windows``, and the function from dy to dx."""
+    """Return a window of each image, as ``take_windows`` has it, and the function from dy to dx."""
     y = ops.take_windows(x, bits, windows)
     return y, lambda dy: ops.take_windows_backward(dy, bits, tuple(x.shape), windows)
 

@@ -49,21 +49,10 @@ INITIALIZERS = (
 def initial_values(
     parameter: ParameterSpec, init: str, seed: int, tensor_idx: int
 ) -> npt.NDArray[np.float64]:
-    """Return the start of one parameter, in float64.
+    """Return the start of one parameter, in float64, or ConfigError if `init` is unknown.
 
-    Parameters
-    ----------
-    parameter : ParameterSpec
-    init : str
-        One of ``INITIALIZERS``: ``default`` (uniform within 1/√fan_in, as PyTorch), or ``kaiming``,
-        ``xavier``, ``lecun`` followed by ``_uniform`` or ``_normal``.
-    seed, tensor_idx : int
-        Which random numbers: the layer's seed and the parameter's place in the layer.
-
-    Raises
-    ------
-    ConfigError
-        If `init` is unknown.
+    ``default`` is uniform within 1/√fan_in, as PyTorch's. The layer's seed and the parameter's
+    place in the layer decide which random numbers.
     """
     check_choice("an initialiser", init, INITIALIZERS)
     if parameter.start == "ones":
@@ -103,7 +92,7 @@ def _deviation(parameter: ParameterSpec, name: str) -> float:
 
 @dataclass(frozen=True)
 class InitialValues:
-    """The start of one parameter, made in NumPy when called, or by a kernel from the fields."""
+    """The start of one parameter in NumPy, made on call; by its fields a kernel makes the same."""
 
     layer: str
     name: str
@@ -126,7 +115,7 @@ class InitialValues:
 
 @contextmanager
 def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Around the making of a layer's array: a lack of memory is a ConfigError that names both."""
+    """Turn a lack of memory for a layer's array into ConfigError, which names both and the size."""
     num_bytes = prod(shape) * np.dtype(np.float64).itemsize
     try:
         # NumPy would say ValueError of impossible sizes, and the system may promise more memory

@@ -29,7 +29,7 @@ Through = Callable[[Array, list[Array]], Array]
 
 @dataclass(frozen=True)
 class JunctionSpec(LayerSpec):
-    """A place of a residual connection: ``'keep'``, ``'swap'``, or ``'add'``, then f."""
+    """A place of a residual connection: ``'keep'``, ``'swap'``, or ``'add'``, f of the sum."""
 
     kind: ClassVar[str] = "junction"
     part: str

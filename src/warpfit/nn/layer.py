@@ -12,12 +12,7 @@ from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array
 from warpfit.checks import check_choice
-from warpfit.nn.init import (
-    INITIALIZERS,
-    InitialValues,
-    initial_values,
-    memory_for,
-)
+from warpfit.nn.init import INITIALIZERS, InitialValues, initial_values, memory_for
 from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed
@@ -52,10 +47,8 @@ class Layer(Module):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     Examples
     --------
@@ -167,3 +160,21 @@ class Layer(Module):
         return ", ".join(
             f"{field.name}={getattr(self.spec, field.name)!r}" for field in fields(self.spec)
         )
+
+
+class RandomLayer(Layer):
+    """A layer whose random numbers `fit` decides, by the run's seed and step, and elsewhere its own
+    seed and the number of calls in training. Its spec has a `layer_idx`.
+    """
+
+    seed = 0
+    num_calls = 0
+
+    def __init__(self, spec: LayerSpec, seed: int | None) -> None:
+        super().__init__(spec)
+        self.seed = next_seed() if seed is None else check_seed(seed)
+
+    def own_call(self) -> Call:
+        step = self.num_calls
+        self.num_calls += self.training
+        return Call(training=self.training, step=step, seed=self.seed)

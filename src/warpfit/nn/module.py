@@ -167,10 +167,8 @@ class Module(WithHints):
         found: dict[int, tuple[str, Any]],
         seen: set[int],
     ) -> None:
-        """Note the attributes of a kind, here and below; in the order of `named_modules`, of whose
-        names most would be made for nothing.
-        """
-        seen.add(id(self))
+        """Note attributes of a kind here and below, in the order of `named_modules`."""
+        seen.add(id(self))  # not by `named_modules`, which would make names for nothing
         for name, value in vars(self).items():
             if isinstance(value, kind) and id(value) not in found:
                 found[id(value)] = start + name, value
@@ -219,10 +217,8 @@ class Module(WithHints):
                 f"expected a state as a mapping of names to arrays, got {brief(state)}"
             )
         holders, ops = self.named_arrays(), self.backend
-        missing, foreign = (
-            sorted(holders.keys() - state.keys()),
-            sorted(map(str, state.keys() - holders.keys())),
-        )
+        missing = sorted(holders.keys() - state.keys())
+        foreign = sorted(map(str, state.keys() - holders.keys()))
         if missing or foreign:
             raise ConfigError(
                 f"expected a state with the names of this model, got one with missing {missing} "
@@ -274,7 +270,7 @@ class Module(WithHints):
         )
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
-        """Move parameters, gradients and buffers to a device or another float dtype, in place."""
+        """Move parameters, their gradients and buffers to a device or a float dtype, in place."""
         if dtype is not None:
             check_dtype(dtype)
         target = self.backend if device is None else backends.get(device)
@@ -308,7 +304,7 @@ class Module(WithHints):
     # -- text
 
     def summary(self, input_shape: Sequence[int]) -> str:
-        """Return a table for samples of a shape: layers, output shapes, numbers of parameters."""
+        """Return a table for samples of a shape: output shape and number of parameters by layer."""
         shape = as_integers("input_shape", input_shape, 0)
         trace = self._trace_of(shape)
         rows = [("input", "", str(shape), "")]
@@ -319,16 +315,8 @@ class Module(WithHints):
                     (name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}")
                 )
         rows.append(("total", "", "", f"{self.num_parameters:,}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        return "\n".join(
-            "  ".join(
-                [
-                    *(f"{cell:<{w}}" for cell, w in zip(row[:3], widths, strict=False)),
-                    f"{row[3]:>{widths[3]}}",
-                ]
-            )
-            for row in rows
-        )
+        a, b, c, d = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{n:<{a}}  {k:<{b}}  {s:<{c}}  {num:>{d}}" for n, k, s, num in rows)
 
     def _trace_of(self, input_shape: tuple[int, ...]) -> list[tuple[Module, tuple[int, ...]]]:
         modes = [(module, module.training) for _, module in self.named_modules()]

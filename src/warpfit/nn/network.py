@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 from warpfit.backends import Activation, Array, Backend
@@ -17,7 +18,6 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.norm import BatchNormSpec
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.pooling import MaxPool2dSpec
-from warpfit.nn.remedies import remedy
 from warpfit.nn.spec import Call, GradientListener, LayerSpec, NetworkPullback, Pullback, Shape
 
 
@@ -55,7 +55,7 @@ class NetworkSpec:
                     shapes.append(spec.output_shape(shapes[-1]))
             except ShapeError as error:
                 told = f"layer {name}: {error}, which {self._source(idx)}"
-                raise ShapeError(told + remedy(spec, shapes[-1], is_row=idx == 0)) from None
+                raise ShapeError(told + _remedy(spec, shapes[-1], is_row=idx == 0)) from None
         if kept:
             raise ConfigError("expected a junction 'add' after each 'keep', got none")
         return tuple(shapes)
@@ -82,16 +82,16 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with activations joined to linear layers, convolutions, norms, sums."""
+        """The same network with each activation joined to the layer or sum before, if it can be."""
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
-            before = layers[-1][1] if layers else None
+            before: Any = layers[-1][1] if layers else None
             if (
                 isinstance(spec, ActivationSpec)
                 and before is not None
                 and _takes_activation(before, spec.activation)
             ):
-                layers[-1] = (layers[-1][0], _with_activation(before, spec.activation))
+                layers[-1] = (layers[-1][0], replace(before, activation=spec.activation))
             else:
                 layers.append((name, spec))
         return NetworkSpec(tuple(layers), self.input_shape)
@@ -169,8 +169,7 @@ class NetworkSpec:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs (M, ...) of a batch, and the function from dy to the parameters'
-        gradients.
+        """Return the outputs (M, ...) of a batch, and the function from dy to all gradients.
 
         Parameters
         ----------
@@ -232,8 +231,7 @@ class NetworkSpec:
         return x, to_gradients
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays) -> str:
-        """Add the layers' operators, as in evaluation, to a graph, and return the name of the
-        outputs.
+        """Add the layers' operators, as in evaluation, to a graph; return the outputs' name.
 
         Parameters
         ----------
@@ -279,16 +277,35 @@ class NetworkSpec:
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
 
 
+def _remedy(spec: LayerSpec, shape: Shape, *, is_row: bool) -> str:
+    """Return what makes of samples of a shape those that a layer takes, for the end of a message.
+
+    That is so of the slips that are frequent, and only there; `is_row` says that they are x's.
+    """
+    if is_row and _takes(spec, (*shape, 1)):
+        return "; x[..., None] has one more axis"
+    if is_row and len(shape) == 3 and _takes(spec, (*shape[1:], shape[0])):
+        return "; channels come last: x.transpose(0, 2, 3, 1), or permute of PyTorch's"
+    flat = (prod(shape),)
+    if len(shape) > 1 and (_takes(spec, flat) or isinstance(spec, LinearSpec)):
+        return f"; nn.Flatten() before it gives {flat}"
+    return ""
+
+
+def _takes(spec: LayerSpec, shape: Shape) -> bool:
+    try:
+        spec.output_shape(shape)
+    except ShapeError:
+        return False
+    return True
+
+
 def _takes_activation(spec: LayerSpec, activation: Activation) -> bool:
-    """Whether a layer computes an activation behind it; a sum if its result gives f'."""
+    """Whether a layer computes an activation after it; a sum if f' is known from its result."""
     if isinstance(spec, JunctionSpec) and (spec.part != "add" or activation.needs_input):
         return False
     is_plain = getattr(spec, "activation", None) == IDENTITY
     return is_plain and isinstance(spec, LinearSpec | Conv2dSpec | BatchNormSpec | JunctionSpec)
-
-
-def _with_activation(spec: LayerSpec, activation: Activation) -> LayerSpec:
-    return replace(spec, activation=activation)  # type: ignore[call-arg]
 
 
 def _join_sums(specs: Sequence[LayerSpec], idx: int, joints: list[dict[str, Any]]) -> None:

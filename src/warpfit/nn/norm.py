@@ -11,12 +11,12 @@ import numpy as np
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
 from warpfit.errors import ConfigError, ShapeError
-from warpfit.nn.batch_norm import Normalised, batch_norm, batch_norm_over_ranks, pullback_of
+from warpfit.nn.batch_norm import Normalised, batch_norm, batch_norm_over_ranks
 from warpfit.nn.layer import Layer
 from warpfit.nn.module import Buffer, Parameter
 from warpfit.nn.onnx_graph import Graph, HostArrays
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Arrays, Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
 
 def layer_norm(
@@ -28,9 +28,14 @@ def layer_norm(
     num_axes: int = 1,
     eps: float = 1e-5,
 ) -> Normalised:
-    """Return y, normalised over `num_axes` last axes, and the function to (dx, dweight, dbias)."""
+    """Return y, normalised over the last axes, and the function from dy to (dx, dweight, dbias)."""
     y, saved = ops.layer_norm_forward(x, weight, bias, num_axes=num_axes, eps=eps)
     return y, lambda dy: ops.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes)
+
+
+def weight_and_bias(shape: Shape) -> dict[str, ParameterSpec]:
+    """Return what a norm multiplies by and adds."""
+    return {"weight": ParameterSpec(shape, "ones"), "bias": ParameterSpec(shape, "zeros")}
 
 
 def check_eps(layer: str, eps: float) -> None:
@@ -41,9 +46,11 @@ def check_eps(layer: str, eps: float) -> None:
 
 @dataclass(frozen=True)
 class BatchNormSpec(LayerSpec):
-    """y = f((x - mean) / √(variance + eps) · weight + bias) per channel, of rows or images."""
+    """y = f((x - mean) / √(variance + eps) · weight + bias) per channel, of images or rows."""
 
     kind: ClassVar[str] = "batch_norm"
+    full_precision: ClassVar[bool] = True
+    mixes_precisions: ClassVar[bool] = True
     num_features: int
     num_dims: int
     eps: float = 1e-5
@@ -74,22 +81,11 @@ class BatchNormSpec(LayerSpec):
         return f"BatchNorm{self.num_dims}d"
 
     @property
-    def full_precision(self) -> bool:
-        return True
-
-    @property
-    def mixes_precisions(self) -> bool:
-        return True
-
-    @property
     def least_rows(self) -> int:
         return 2 if self.num_dims == 1 else 1
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        shape = (self.num_features,)
-        if not self.affine:
-            return {}
-        return {"weight": ParameterSpec(shape, "ones"), "bias": ParameterSpec(shape, "zeros")}
+        return weight_and_bias((self.num_features,)) if self.affine else {}
 
     def buffers(self) -> dict[str, ParameterSpec]:
         shape = (self.num_features,)
@@ -131,7 +127,7 @@ class BatchNormSpec(LayerSpec):
             y, backward = batch_norm_over_ranks(ops, *own, call=call, **settings)
         else:
             y, backward = batch_norm(ops, *own, training=call.training, **settings)
-        return y, pullback_of(backward, self.parameters(), needs_dx)
+        return y, named(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         # By channels-last products: ONNX's own operator has channels first.
@@ -147,6 +143,7 @@ class LayerNormSpec(LayerSpec):
     """y = (x - mean) / √(variance + eps) · weight + bias over each sample's last axes."""
 
     kind: ClassVar[str] = "layer_norm"
+    full_precision: ClassVar[bool] = True
     normalized_shape: Shape
     eps: float = 1e-5
     elementwise_affine: bool = True
@@ -162,17 +159,9 @@ class LayerNormSpec(LayerSpec):
         object.__setattr__(self, "normalized_shape", sizes)
         check_eps("LayerNorm", self.eps)
 
-    @property
-    def full_precision(self) -> bool:
-        return True
-
     def parameters(self) -> dict[str, ParameterSpec]:
-        if not self.elementwise_affine:
-            return {}
-        weight = {"weight": ParameterSpec(self.normalized_shape, "ones")}
-        return weight | (
-            {"bias": ParameterSpec(self.normalized_shape, "zeros")} if self.bias else {}
-        )
+        own = weight_and_bias(self.normalized_shape) if self.elementwise_affine else {}
+        return {name: part for name, part in own.items() if self.bias or name == "weight"}
 
     def output_shape(self, input_shape: Shape) -> Shape:
         num_axes = len(self.normalized_shape)
@@ -191,7 +180,7 @@ class LayerNormSpec(LayerSpec):
         y, backward = layer_norm(
             ops, x, arrays.get("weight"), arrays.get("bias"), num_axes=num_axes, eps=self.eps
         )
-        return y, pullback_of(backward, self.parameters(), needs_dx)
+        return y, named(backward, self.parameters(), needs_dx)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         weight = arrays.get("weight", np.ones(self.normalized_shape))
@@ -273,10 +262,8 @@ class BatchNorm1d(BatchNormLayer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------
@@ -301,10 +288,8 @@ class BatchNorm2d(BatchNormLayer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------
@@ -341,10 +326,8 @@ class LayerNorm(Layer):
 
     Raises
     ------
-    ConfigError, DTypeError
+    ConfigError, DTypeError, DeviceError
         If an argument is not what is described here.
-    DeviceError
-        If there is no such device.
 
     References
     ----------

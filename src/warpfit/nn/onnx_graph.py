@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
-from warpfit.files import atomic_path
+from warpfit.files import PathLike, atomic_path
 from warpfit.version import __version__
 
 HostArrays = Mapping[str, npt.NDArray[Any]]
@@ -31,17 +30,13 @@ def check_size(num_weights: int) -> None:
         )
 
 
-def _onnx() -> Any:
-    with needs("onnx", "to_onnx needs"):
-        import onnx
-    return onnx
-
-
 class Graph:
     """Nodes and constants of a graph, added one by one."""
 
     def __init__(self) -> None:
-        self.onnx = _onnx()
+        with needs("onnx", "to_onnx needs"):
+            import onnx
+        self.onnx: Any = onnx
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._channels_first: dict[str, str] = {}
@@ -85,9 +80,7 @@ class Graph:
         return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
 
     def most_probable(self, classes: npt.NDArray[Any], probabilities: str) -> list[Any]:
-        """Add the most probable of classes (C,) as ``label``, and return the descriptions of both
-        outputs, or raise ConfigError.
-        """
+        """Add the most probable of classes (C,) as ``label``; return both outputs' descriptions."""
         classes, kind = _as_onnx_has_them(classes)
         place = self.add("ArgMax", probabilities, axis=1, keepdims=0)
         self.add("Gather", self.constant(classes), place, output="label")
@@ -113,9 +106,7 @@ class Graph:
             producer_version=__version__,
         )
 
-    def write(
-        self, path: str | os.PathLike[str], name: str, inputs: list[Any], outputs: list[Any]
-    ) -> None:
+    def write(self, path: PathLike, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """Write the whole model to a file, or raise ConfigError."""
         content = self.model(name, inputs, outputs).SerializeToString()
         with atomic_path(path) as temporary:

@@ -41,6 +41,7 @@ class PoolSpec(LayerSpec):
     """What the windows are. Subclasses say what becomes of them."""
 
     layer: ClassVar[str]
+    pool: ClassVar[Callable[..., Pooled]]
     kernel_size: Pair
     stride: Pair
     padding: Pair = (0, 0)
@@ -63,15 +64,11 @@ class PoolSpec(LayerSpec):
         counts = window_counts(self.layer, image, self.kernel_size, self.stride, self.padding)
         return (*counts, input_shape[2])
 
-    def pool(self, ops: Backend, x: Array) -> Pooled:
-        """Return y and the function from dy to dx."""
-        raise NotImplementedError
-
     def vjp(
         self, ops: Backend, arrays: Arrays, x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
         self.output_shape(x.shape[1:])  # for its error, which names the layer
-        y, backward = self.pool(ops, x)
+        y, backward = self.pool(ops, x, self.kernel_size, self.stride, self.padding)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
     def onnx_pool(self, operator: str, graph: Graph, x: str, **settings: Any) -> str:
@@ -93,6 +90,7 @@ class MaxPool2dSpec(PoolSpec):
 
     kind: ClassVar[str] = "max_pool2d"
     layer: ClassVar[str] = "MaxPool2d"
+    pool = staticmethod(max_pool2d)
 
     def vjp(
         self,
@@ -118,9 +116,6 @@ class MaxPool2dSpec(PoolSpec):
         # A window's y is the x that its gradient goes to.
         return True
 
-    def pool(self, ops: Backend, x: Array) -> Pooled:
-        return max_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
-
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         return self.onnx_pool("MaxPool", graph, x)
 
@@ -131,9 +126,7 @@ class AvgPool2dSpec(PoolSpec):
 
     kind: ClassVar[str] = "avg_pool2d"
     layer: ClassVar[str] = "AvgPool2d"
-
-    def pool(self, ops: Backend, x: Array) -> Pooled:
-        return avg_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
+    pool = staticmethod(avg_pool2d)
 
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         return self.onnx_pool("AveragePool", graph, x, count_include_pad=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -11,6 +10,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array
 from warpfit.checks import as_integers, kind_of
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.files import PathLike
 from warpfit.nn.junction import Junction, JunctionSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
@@ -92,8 +92,7 @@ class Sequential(Module):
         return layers if own_names == self.named_arrays().keys() else None
 
     def spec(self, input_shape: Sequence[int]) -> NetworkSpec | None:
-        """Return this network as a value, for samples of a shape; None if it holds modules of
-        unknown kinds.
+        """Return this network as a value, for samples of a shape; None if a module is unknown.
 
         Raises
         ------
@@ -110,9 +109,7 @@ class Sequential(Module):
         except TypeError:  # a layer of the user's own cannot be hashed
             return network_of.__wrapped__(specs, shape)
 
-    def to_onnx(
-        self, path: str | os.PathLike[str], input_shape: Sequence[int] | None = None
-    ) -> None:
+    def to_onnx(self, path: PathLike, input_shape: Sequence[int] | None = None) -> None:
         """Write an ONNX file, with which other programs predict; the package onnx is needed.
 
         Its input ``X`` are samples in float32, channels last, or indices in int64 where the first
@@ -154,7 +151,7 @@ class Sequential(Module):
         graph.write(path, "Sequential", inputs, [graph.value(y, "FLOAT", *network.output_shape)])
 
     def _foreign(self) -> str | None:
-        """Return the class of what `flat_layers` does not say of this chain; None if nothing."""
+        """Return what of this chain `flat_layers` does not say, by its class; None if nothing."""
         if type(self) is not Sequential:
             return type(self).__name__
         if self.flat_layers() is not None:
@@ -273,7 +270,7 @@ class Residual(Module):
         return y + kept
 
     def flat_layers(self) -> list[tuple[str, Layer]] | None:
-        """Return (name, layer) of all layers, with junctions; None if they do not say all."""
+        """Return (name, layer) for each layer, and junctions; None if they do not say all."""
         found: list[tuple[str, Layer]] = []
         for part, (name, chain) in zip(("keep", "swap"), self.branches, strict=False):
             inner = chain.flat_layers()
@@ -294,7 +291,7 @@ def _junction(part: str) -> Layer:
 
 
 def _nested(layers: Sequence[Layer]) -> list[Module]:
-    """Return a chain's modules with junctions: each `Residual` in place of its parts."""
+    """Return the modules of a chain with junctions: each `Residual` in place of its parts."""
     blocks: list[list[list[Module]]] = [[[]]]  # chains of the residual blocks that are open
     for layer in layers:
         part = layer.spec.part if isinstance(layer.spec, JunctionSpec) else None

@@ -12,7 +12,7 @@ LIMIT = 2**60
 
 
 def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
-    """Return the value as an int, or raise ConfigError unless an integer of at least `least`."""
+    """Return the value as an int, or ConfigError unless it is an integer of at least `least`."""
     try:
         size = check_count(name, value, least)
     except ConfigError as error:
@@ -23,7 +23,7 @@ def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
 
 
 def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:
-    """Return (height, width) of a pair, or of one number for both, or raise as `as_size`."""
+    """Return (height, width) from a pair or one number for both, or ConfigError as `as_size`."""
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ConfigError(
@@ -35,19 +35,7 @@ def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:
 
 def as_padding(layer: str, padding: Any, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
     """Return the zeros on either side: as many as are given, none for ``'valid'``, and for
-    ``'same'`` those that keep the size of an image.
-
-    Parameters
-    ----------
-    layer : str
-        That errors name.
-    padding : str, int or (int, int)
-    kernel, stride, dilation : (int, int)
-
-    Raises
-    ------
-    ConfigError
-        As `as_pair`; or if no equal numbers of zeros on both sides keep the size.
+    ``'same'`` those that keep the size of an image; or ConfigError if none do.
     """
     if not isinstance(padding, str):
         return as_pair(layer, "padding", padding, 0)

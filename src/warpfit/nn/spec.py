@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,48 +27,37 @@ GradientListener = Callable[[str, Array], None]
 NetworkPullback = Callable[..., dict[str, Array]]
 
 
-def named(backward: Callable[[Array], tuple[Any, Array | None, Array | None]]) -> Pullback:
-    """Return the pullback of a layer with a weight, from the function to (dx, dw, db)."""
+def named(
+    backward: Callable[[Array], tuple[Any, Array | None, Array | None]],
+    names: Container[str] = ("weight", "bias"),
+    needs_dx: bool = True,
+) -> Pullback:
+    """Return a layer's pullback from the function of dy to (dx, dweight, dbias), None if frozen."""
 
     def pullback(dy: Array) -> tuple[Any, dict[str, Array]]:
         dx, *found = backward(dy)
-        gradients = zip(("weight", "bias"), found, strict=True)
-        return dx, {name: each for name, each in gradients if each is not None}
+        own = {
+            name: gradient
+            for name, gradient in zip(("weight", "bias"), found, strict=True)
+            if name in names and gradient is not None
+        }
+        return dx if needs_dx else None, own
 
     return pullback
 
 
 class Call(NamedTuple):
-    """What a layer must know about the step it runs in.
+    """What a layer must know about the step it runs in."""
 
-    Parameters
-    ----------
-    training : bool
-        Whether dropout drops, images are augmented and batch norm uses the batch's statistics.
-    step : int, or () float64 on the device
-        Number of the training step, counted from 0; with `seed` it decides all random numbers.
-    seed : int
-        The run's seed.
-    first_row : int
-        Rows of the batch before those at hand, which other ranks have.
-    trained : frozenset of str, optional
-        Parameters, by their names in the network, whose gradients are asked for; None for all.
-    ranks : Communicator
-        Who share the batch.
-    whole : int
-        Rows of the whole batch, if several do.
-    gives_later : bool
-        Whether nothing but a loss reads the network's outputs, which takes `LaterLogits`.
-    """
-
+    # Whether dropout drops, images are augmented and batch norm uses the batch's statistics.
     training: bool = False
-    step: Number = 0
-    seed: int = 0
-    first_row: int = 0
-    trained: frozenset[str] | None = None
-    ranks: Communicator = Alone()
-    whole: int = 0
-    gives_later: bool = False
+    step: Number = 0  # from 0, () float64 on a device; with the seed it decides random numbers
+    seed: int = 0  # the run's
+    first_row: int = 0  # rows of the batch before those at hand, which other ranks have
+    trained: frozenset[str] | None = None  # parameters whose gradients are asked for; None for all
+    ranks: Communicator = Alone()  # who share the batch
+    whole: int = 0  # rows of the whole batch, if several do
+    gives_later: bool = False  # `LaterLogits`, as nothing but a loss reads the outputs
 
     @property
     def place(self) -> dict[str, Any]:
@@ -78,22 +67,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """Shape and start of one array of a layer.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    start : str
-        ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in),
-        ``'normal'`` (of deviation 1), ``'ones'`` or ``'zeros'``.
-    fan_in, fan_out : int
-        Inputs that one output sees, and outputs that one input reaches.
-    """
+    """Shape and start of one array of a layer."""
 
     shape: Shape
+    # 'weight' (drawn by the layer's initialiser), 'bias' (uniform within 1/√fan_in), 'normal' (of
+    # deviation 1), 'ones' or 'zeros'.
     start: str
-    fan_in: int = 0
-    fan_out: int = 0
+    fan_in: int = 0  # inputs that one output sees
+    fan_out: int = 0  # outputs that one input reaches
 
 
 @dataclass(frozen=True)
@@ -104,6 +85,10 @@ class LayerSpec:
     by_kind: ClassVar[dict[str, type[LayerSpec]]] = {}
     # Whether `vjp` takes `x_activation` and `takes_dz`, by which a network joins layers.
     joins: ClassVar[bool] = False
+    # Whether its arrays are float32 even where activations are in half precision; and whether it
+    # takes and gives such activations all the same.
+    full_precision: ClassVar[bool] = False
+    mixes_precisions: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         register(cls, "kind", LayerSpec.by_kind)
@@ -134,22 +119,12 @@ class LayerSpec:
         """How many indices the layer takes, from 0, which the host reads; None if x is numbers."""
         return None
 
-    @property
-    def full_precision(self) -> bool:
-        """Whether the layer takes arrays in float32 even if activations are in half precision."""
-        return False
-
-    @property
-    def mixes_precisions(self) -> bool:
-        """Whether such a layer takes and gives activations in half precision itself."""
-        return False
-
     def passes(self, activation: Activation) -> bool:
-        """Whether of x = f(z) the layer makes dx · f'(x) out of dy · f'(y), f' by f's result."""
+        """Whether for x = f(z) it makes dx · f'(x) of dy · f'(y), f' known from f's result."""
         return False
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the shape of a sample's output, or ShapeError if the input is not taken."""
+        """Return the shape of one sample's output, or ShapeError for an input that does not fit."""
         return input_shape
 
     def vjp(
@@ -161,20 +136,8 @@ class LayerSpec:
     def onnx(self, graph: Graph, x: str, arrays: HostArrays, input_shape: Shape) -> str:
         """Add the layer's operators, as in evaluation, to a graph, and return the name of y.
 
-        Parameters
-        ----------
-        graph : Graph
-        x : str
-            Name of the batch in the graph.
-        arrays : mapping of str to ndarray
-            The layer's arrays by their own names.
-        input_shape : tuple of int
-            Shape of one sample of x.
-
-        Raises
-        ------
-        ConfigError
-            If the layer has no such operators, which is so unless a subclass says them.
+        x is the batch's name in the graph; arrays have their own names; `input_shape` is that of
+        one sample. ConfigError, unless a subclass says the operators.
         """
         layer = type(self).__name__.removesuffix("Spec")
         raise ConfigError(f"to_onnx: expected layers with a form in ONNX, got {layer}")
@@ -200,7 +163,7 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        """Return a spec from its fields as JSON has them: lists become tuples."""
+        """Return a spec from its fields as JSON has them: lists are tuples, an activation's one."""
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
         }

@@ -22,12 +22,6 @@ class TapedNetwork:
 
     Its arrays are the module's own parameters and buffers; `vjp` points them to the arrays it is
     given.
-
-    Parameters
-    ----------
-    module : Module
-    input_shape : tuple of int
-        Shape of one sample.
     """
 
     module: Module
@@ -56,7 +50,7 @@ class TapedNetwork:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs for a batch x (M, ...), and the function from dy to gradients."""
+        """Return the outputs for a batch x (M, ...), and the function from dy to all gradients."""
         parameters = dict(self.module.named_parameters())
         for name, holder in self.module.named_arrays().items():
             holder.data = arrays[name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
+from warpfit.on_demand import imports_on_demand
 from warpfit.optim.adadelta import Adadelta
 from warpfit.optim.adagrad import Adagrad
 from warpfit.optim.adam import Adam, AdamW
@@ -25,7 +25,6 @@ from warpfit.optim.schedules import (
     Step,
 )
 from warpfit.optim.sgd import SGD
-from warpfit.other_packages import refuse_attribute
 
 __all__ = [
     "SGD",
@@ -50,11 +49,5 @@ __all__ = [
     "Step",
 ]
 
-
-def __dir__() -> list[str]:
-    """Return what is public."""
-    return __all__
-
-
 if not TYPE_CHECKING:  # which is to know what there is
-    __getattr__ = partial(refuse_attribute, __name__)
+    __getattr__, __dir__ = imports_on_demand(__name__, {})

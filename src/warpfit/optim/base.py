@@ -16,7 +16,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
-from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
+from warpfit.backends.update_rules import NUMBERS_OF_STEP, UPDATE_RULES, UpdateNumbers
 from warpfit.checks import (
     as_tuple,
     brief,
@@ -31,9 +31,6 @@ from warpfit.errors import ConfigError, ShapeError
 from warpfit.on_demand import OnDemand
 from warpfit.optim.groups import ParameterGroup, Parameters, read_groups
 from warpfit.optim.schedules import Constant, Schedule
-
-# Of `UpdateNumbers` those that may differ from step to step: the first ones.
-NUMBERS_OF_STEP = 4
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.matrix_updates import MatrixNumbers, matrix_of
-from warpfit.backends.update_rules import UpdateNumbers
+from warpfit.backends.update_rules import NUMBERS_OF_STEP, UpdateNumbers
 from warpfit.checks import kind_of, ranged
 from warpfit.errors import ConfigError
 from warpfit.optim.adam import AdamSpec
-from warpfit.optim.base import NUMBERS_OF_STEP, Optimizer, OptimizerSpec
+from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.groups import ParameterGroup, Parameters
 from warpfit.optim.schedules import Constant, Schedule, as_schedule
 

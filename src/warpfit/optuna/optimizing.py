@@ -209,7 +209,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _metric(metric: Any, *, is_maximized: bool, has_validation: bool) -> Any:
-    """Return the metric that `fit_many` ranks by; of a function's result more is better."""
+    """Return the metric that `fit_many` is to rank by; more is better if it is a function's."""
     if metric is None:
         return ("val_" if has_validation else "") + ("accuracy" if is_maximized else "loss")
     if callable(metric):
@@ -443,7 +443,7 @@ def _words(error: BaseException) -> str:
 
 @contextmanager
 def _stoppable(study: Any) -> Iterator[Event]:
-    """Let ``study.stop()`` set an event here; elsewhere it only works in `study.optimize`."""
+    """Let ``study.stop()`` set an event in this block; else it only works in `study.optimize`."""
     stop = Event()
     study.stop = stop.set
     try:

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
 def rule_of(pruner: BasePruner, batch: Sequence[AskedTrial], sign: int) -> Rule | None:
     """Return the rule by which a batch of trials is pruned; None if no trial is.
 
-    Successive halving is that of a sweep, among the trials of the batch; any other pruner is asked.
-
-    Parameters
-    ----------
-    pruner : optuna.pruners.BasePruner
-    batch : sequence of AskedTrial
-        In the order of the candidates.
-    sign : int
-        -1 if a function's scores stand for values with the other sign.
+    Successive halving is that of a sweep, among the trials of the batch, which are in the order of
+    the candidates; any other pruner is asked. The sign is -1 if a function's scores stand for
+    values with the other one.
     """
     pruners = needs_optuna().pruners
     if type(pruner) is pruners.NopPruner:
@@ -39,7 +33,7 @@ def rule_of(pruner: BasePruner, batch: Sequence[AskedTrial], sign: int) -> Rule 
 
 
 def _halving_of(pruner: Any) -> Halving | None:
-    """Return the synchronous rule that Optuna's pruner approximates, None for other settings."""
+    """Return the synchronous rule that Optuna's pruner approximates; None for other settings."""
     names = ("_reduction_factor", "_min_resource", "_min_early_stopping_rate", "_bootstrap_count")
     if not all(hasattr(pruner, name) for name in names):
         return None
@@ -51,17 +45,7 @@ def _halving_of(pruner: Any) -> Halving | None:
 
 
 class Pruning(Rule):
-    """Asks a study's pruner after every reported epoch.
-
-    Parameters
-    ----------
-    name : str
-        The pruner's.
-    batch : sequence of AskedTrial
-        In the order of the candidates.
-    sign : int
-        Of values, against a function's scores.
-    """
+    """Asks a study's pruner after every reported epoch; arguments are as `rule_of` has them."""
 
     def __init__(self, name: str, batch: Sequence[AskedTrial], sign: int) -> None:
         self._name, self.batch, self.sign = name, batch, sign

@@ -38,28 +38,14 @@ def logger() -> Any:
 
 @dataclass
 class AskedTrial:
-    """A trial that the study has as running, until it is told.
-
-    Attributes
-    ----------
-    trial : optuna.Trial
-    reported : set of int
-        Steps whose values the study has.
-    network : (Module, Optimizer) or None
-        What `build` made.
-    settings : dict
-        What of `fit`'s arguments is the trial's own.
-    is_told : bool
-    value : float or None
-        What the study was told, if the trial completed.
-    """
+    """A trial that the study has as running, until it is told."""
 
     trial: Trial
-    reported: set[int] = field(default_factory=set)
-    network: tuple[Module, Optimizer] | None = None
-    settings: Candidate = field(default_factory=dict)
+    reported: set[int] = field(default_factory=set)  # steps whose values the study has
+    network: tuple[Module, Optimizer] | None = None  # what `build` made
+    settings: Candidate = field(default_factory=dict)  # of `fit`'s arguments, the trial's own
     is_told: bool = False
-    value: float | None = None
+    value: float | None = None  # what the study was told, if the trial completed
 
     @property
     def number(self) -> int:

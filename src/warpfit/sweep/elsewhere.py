@@ -15,12 +15,21 @@ from warpfit.blas import one_blas_thread
 from warpfit.errors import DeviceError, Obstacle
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.groups import Group
-from warpfit.sweep.here import runner_here
+from warpfit.sweep.here import placed, runner_here
 from warpfit.sweep.planning import plan_groups
 from warpfit.sweep.runner import Runner, in_order
 from warpfit.sweep.sending import check_sendable, for_sending, is_set
 from warpfit.sweep.tasks import Outcome, Task, train, unfinished
-from warpfit.sweep.workers import Function, JoblibsWorkers, Raised, Workers, own_device, thrown
+from warpfit.sweep.workers import (
+    DeviceWorkers,
+    Function,
+    JoblibsWorkers,
+    Raised,
+    Workers,
+    own_device,
+    thrown,
+)
+from warpfit.training.devices import devices_of
 
 # Data by its `id` here, which goes to workers once, and tasks without it.
 SharedData = dict[int, SweepData]
@@ -115,6 +124,14 @@ class Cards(Shards):
             yield group.tasks[first : first + each]
 
 
+def runner_on(device: Any) -> Runner | None:
+    """Return the runner of networks on several devices of this process, which are what `fit` takes;
+    None for one.
+    """
+    names = devices_of(device).names
+    return Cards(DeviceWorkers(names), names, len(names)) if len(names) > 1 else None
+
+
 def _length(group: Group) -> int:
     """Return how long a network of a group takes, by parameters that pass, up to a factor."""
     shapes = [p.data.shape for p in group.tasks[0].model.parameters()]
@@ -157,13 +174,13 @@ def run_shard(tasks: Sequence[Task], device: str, stop: Event | None = None) -> 
     """Train a shard's networks on a device of this process until `stop` is set, and return what
     came of them.
     """
-    data = tasks[0].data.on(backends.resolve_device(device))
-    placed = [
-        replace(task, data=data, arguments={**task.arguments, "device": device}) for task in tasks
+    device = backends.resolve_device(device)
+    own = [
+        replace(task, arguments={**task.arguments, "device": device})
+        for task in placed(tasks, device)
     ]
-    runner = runner_here(backends.resolve_device(device))
     outcomes = []
-    for outcome in runner.run(plan_groups(placed)):
+    for outcome in runner_here(device).run(plan_groups(own)):
         outcomes.append(_for_sending(outcome))
         if is_set(stop):
             break

@@ -29,24 +29,30 @@ def runner_here(device: str, note: str = "", *, keeps_models: bool = True) -> Ru
 
 
 def run_here(
-    tasks: Sequence[Task], stop: Event | None = None, *, keeps_models: bool = True
+    tasks: Sequence[Task],
+    stop: Event | None = None,
+    *,
+    runner: Runner | None = None,
+    keeps_models: bool = True,
 ) -> list[Outcome]:
     """Train networks in this process, and return what came of them, in the order of their numbers.
 
-    On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads
-    as there are. After Ctrl-C only those are returned that were at work before it. `keeps_models`
-    as `Together` takes it.
+    By a runner, if one is given. Else on a GPU, by what trains many there; on the CPU one after the
+    other, with as many BLAS threads as there are. After Ctrl-C only those are returned that were at
+    work before it. `keeps_models` as `Together` takes it.
 
     Raises
     ------
     KeyboardInterrupt
-        After Ctrl-C before any was at work, and once `stop` is set.
+        After Ctrl-C before any was at work, or with a runner, and once `stop` is set.
     """
     device = backends.resolve_device(tasks[0].arguments["device"]) if tasks else CPU
-    if device == CPU or len(tasks) == 1:
+    if runner is not None and tasks:
+        found = _run_planned(tasks, runner)
+    elif device == CPU or len(tasks) == 1:
         found = OneByOne().run_tasks(tasks)
     else:
-        found = _run_together(_placed(tasks, device), device, keeps_models)
+        found = _run_planned(placed(tasks, device), Together(device, keeps_models))
     outcomes: list[Outcome] = []
     try:
         for outcome in found:
@@ -54,17 +60,15 @@ def run_here(
             if is_set(stop):
                 break
     except KeyboardInterrupt:  # those at work say that it came
-        if not outcomes:
+        if not outcomes or runner is not None:
             raise
     if is_set(stop):
         raise KeyboardInterrupt
     return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
-def _run_together(tasks: Sequence[Task], device: str, keeps_models: bool) -> Iterator[Outcome]:
-    """Train networks by what trains many on a device; those that cannot be planned fail, and no
-    others.
-    """
+def _run_planned(tasks: Sequence[Task], runner: Runner) -> Iterator[Outcome]:
+    """Train networks by a runner; those that cannot be planned fail, and no others."""
     able = list(tasks)
     try:
         groups = plan_groups(able)
@@ -78,10 +82,10 @@ def _run_together(tasks: Sequence[Task], device: str, keeps_models: bool) -> Ite
             if outcome.error is not None:
                 yield outcome
         groups = plan_groups(able)
-    yield from runner_here(device, keeps_models=keeps_models).run(groups)
+    yield from runner.run(groups)
 
 
-def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
+def placed(tasks: Sequence[Task], device: str) -> list[Task]:
     """Return the tasks with their rows on a device, where each array is once, however many tasks
     have it.
     """

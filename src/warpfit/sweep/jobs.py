@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from warpfit.backends import first_device
 from warpfit.data import Dataset
 from warpfit.files import ResultsFolder, atomic_path
 from warpfit.plots import NO_PICTURES, has_matplotlib, save_figure
@@ -122,7 +123,7 @@ class SweepJob:
             and (card.inputs(self.validation[0]), card.targets(self.validation[1])),
             metric=self.settings.metric,
             halving=self.settings.halving,
-            device=base.device,
+            device=base.devices,
             precision=base.precision,
             engine=base.engine,
             seed=base.seed,
@@ -151,6 +152,7 @@ class SweepJob:
         model.
         """
         settings = self.resolved(outcome.sweep.best_candidate)
+        settings = replace(settings, device=first_device(settings.devices))
         outcome.files.append(folder / BEST)
         with atomic_path(outcome.files[-1]) as temporary:
             temporary.write_text(settings.to_toml(), encoding="utf-8")

@@ -32,6 +32,12 @@ class FittedJointly(ABC):
     over. A search may train those of many fits in one call.
     """
 
+    device: Any  # as `fit` takes it
+
+    @abstractmethod
+    def _checked_targets(self, y: Any) -> Any:
+        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
+
     @abstractmethod
     def _prepared(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None

@@ -24,7 +24,7 @@ from warpfit.sweep.planning import affordable, memory_left, plan_groups
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
 from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
-from warpfit.training.devices import all_cards
+from warpfit.training.devices import all_cards, check_names
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -141,8 +141,10 @@ def _checked_devices(device: Any) -> list[str]:
     devices = [device] if isinstance(device, str) else device
     if not isinstance(devices, Sequence) or not devices:
         raise ConfigError(f"expected a device or several, got {device!r}")
-    for each in devices:
-        backends.check_device_name(each)
+    if len(devices) > 1:
+        check_names(devices)
+    else:
+        backends.check_device_name(devices[0])
     return list(devices)
 
 

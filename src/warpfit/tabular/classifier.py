@@ -80,9 +80,10 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         Decides folds, rows held out, initial values, orders and dropout. Equal integers give equal
         networks on one device. A network of a bag equals that of a `fit` to the same rows, with the
         same `X_val`, whose `random_state` is the member's ``seed``.
-    device : str
+    device : str or list of str
         ``'auto'`` is the CPU where that takes less time, and else the first CUDA device, if there
-        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
+        is one; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ... A list of these, or ``'cuda:all'``, is
+        for searches, which distribute fits over them.
     verbose : bool or int
         Whether each epoch is printed.
 
@@ -159,7 +160,7 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         validation_fraction: float = 0.2,
         time_limit: float | None = None,
         random_state: Any = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         verbose: bool | int = False,
     ) -> None:
         self.method, self.n_folds, self.n_ensemble = method, n_folds, n_ensemble
@@ -195,7 +196,8 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
     def _checked_targets(self, y: Any) -> Array:
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None")
-        y = _of_one_kind(_without_extension(y))
+        y = _without_extension(y)
+        _check_labels(y)
         y = column_or_1d(
             check_array(y, ensure_2d=False, dtype=None, ensure_min_samples=0, input_name="y"),
             warn=True,
@@ -213,12 +215,14 @@ class TabularClassifier(ClassifierMixin, BaseTabular):
         return SoftmaxCrossEntropy(label_smoothing=settings["label_smoothing"])
 
 
-def _of_one_kind(y: Any) -> Any:
-    """Return labels that are objects as numbers or truth values, if all are, or raise DataError if
-    one is missing, or some are text.
+def _check_labels(y: Any) -> None:
+    """Raise DataError if a label is missing, if only some are text, or if numbers are objects, of
+    which scikit-learn's splits and scores know no classes.
     """
-    if not (own := np.asarray(y)).ndim or own.dtype.kind not in "OMm":
-        return y
+    is_list = isinstance(y, list | tuple)
+    own = np.array(y, object) if is_list else np.asarray(y)
+    if not own.ndim or own.dtype.kind not in "OMm":
+        return
     missing = np.flatnonzero(pd.isna(own))
     if missing.size:
         raise DataError(f"expected a class in each row, got a missing one in row {missing[0] + 1}")
@@ -226,8 +230,11 @@ def _of_one_kind(y: Any) -> Any:
     if any(texts) and not all(texts):
         text, other = own.ravel()[texts.index(True)], own.ravel()[texts.index(False)]
         raise DataError(f"expected classes of one kind, got {brief(other)} besides {brief(text)}")
-    plain = own if any(texts) or own.dtype.kind != "O" else np.array(own.tolist())
-    return plain if plain.dtype.kind in "biuf" else y
+    if own.dtype == object and not (is_list or any(texts)):
+        raise DataError(
+            f"expected classes as text or as an array of numbers, got {brief(own.ravel()[0])} in "
+            "an array of objects; y.astype(int) is one of numbers"
+        )
 
 
 def _without_extension(y: Any) -> Any:

@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from warpfit.backends import first_device
 from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
@@ -42,7 +43,7 @@ from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
 from warpfit.tabular.members import Member, Trained, Training
 from warpfit.tabular.methods import METHODS
-from warpfit.tabular.parameters import CONSTRAINTS, settings_of
+from warpfit.tabular.parameters import CONSTRAINTS, one_device, settings_of
 from warpfit.tabular.place import predicted_on, trained_on
 from warpfit.tabular.searching import fit_costs, kind_of
 from warpfit.tabular.targets import Targets
@@ -62,10 +63,6 @@ class BaseTabular(BaseEstimator, FittedJointly):
     _out_of_fold: ClassVar[str]  # the attribute's name
 
     members_: list[Trained]
-
-    @abstractmethod
-    def _checked_targets(self, y: Any) -> Array:
-        """Return targets as an array, (N,) or (N, outputs), or raise ValueError."""
 
     @abstractmethod
     def _learn_targets(self, y: Array) -> None:
@@ -297,7 +294,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
         method = METHODS[self.method]
         epochs = min(settings["n_epochs"], method.likely_epochs or settings["n_epochs"])
         place = trained_on(
-            self.device,
+            one_device(self.device),
             method.widths(members[0].shape(settings)),
             num_rows=len(split.trained),
             num_validated=len(split.held_out),
@@ -432,7 +429,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
         x = member.preprocessor.scaled(cells).astype(np.float32)
         method = METHODS[self.method_]
         num_rows = len(cells) * len(self.members_)
-        device = predicted_on(self.device, method.widths(member.shape), num_rows)
+        device = predicted_on(first_device(self.device), method.widths(member.shape), num_rows)
         network = deepcopy(member.network).to(device)
         return method.outputs(network, network.backend.asarray(x))
 

@@ -24,7 +24,7 @@ from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
 from warpfit.tabular.methods import METHODS
-from warpfit.tabular.parameters import settings_of
+from warpfit.tabular.parameters import one_device, settings_of
 from warpfit.tabular.regressor import TabularRegressor
 from warpfit.tabular.storage import load_with_metadata, save_estimator
 from warpfit.training.evaluate import Evaluation
@@ -264,7 +264,7 @@ def _estimator(given: Mapping[str, Any], are_classes: bool) -> Estimator:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     settings_of(estimator)
-    resolve_device(estimator.device)
+    resolve_device(one_device(estimator.device))
     return estimator
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from warpfit.backends import ALL_CARDS
 from warpfit.backends.activations import ACTIVATIONS
 from warpfit.errors import ConfigError
 from warpfit.tabular.methods import METHODS
@@ -37,7 +38,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "time_limit": [_POSITIVE, None],
     "random_state": ["random_state"],
-    "device": [str],
+    "device": [str, list, tuple],
     "verbose": ["verbose"],
 }
 
@@ -66,3 +67,14 @@ def settings_of(estimator: Any) -> dict[str, Any]:
             f"{estimator.hidden_layer_sizes}"
         )
     return settings
+
+
+def one_device(device: Any) -> Any:
+    """Return the device of a fit to a table, which takes one, or raise ConfigError."""
+    devices = device.split(",") if isinstance(device, str) else list(device)
+    if len(devices) != 1 or devices[0] == ALL_CARDS:
+        raise ConfigError(
+            "expected one device, as networks for tables train on one; several are for `SweepCV` "
+            f"and `RandomizedSweepCV`, got {device!r}"
+        )
+    return devices[0]

@@ -71,7 +71,7 @@ class TabularRegressor(RegressorMixin, BaseTabular):
         validation_fraction: float = 0.2,
         time_limit: float | None = None,
         random_state: Any = None,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         verbose: bool | int = False,
     ) -> None:
         self.method, self.n_folds, self.n_ensemble = method, n_folds, n_ensemble

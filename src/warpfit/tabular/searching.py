@@ -9,6 +9,7 @@ from typing import Any
 from sklearn.base import clone
 
 from warpfit import backends
+from warpfit.backends import first_device
 from warpfit.sweep.joint import FitCosts
 from warpfit.tabular.members import AUTO, shape_of
 from warpfit.tabular.methods import METHODS
@@ -22,11 +23,12 @@ def kind_of(estimator: Any) -> tuple[Hashable, int] | None:
     """Return what is equal of estimators whose fits one kernel trains, as far as their rows allow,
     and how many networks each has; None if it trains alone.
     """
-    method, device = METHODS[estimator.method], estimator.device
+    method, device = METHODS[estimator.method], first_device(estimator.device)
     are_apart = method.trained_at_once == 1 or estimator.time_limit is not None
     if are_apart or device == AUTO or backends.target_of(device) is None:
         return None
-    kind = estimator.method, device, str(sorted(settings_of(estimator).items()))
+    shares = estimator.n_folds, estimator.validation_fraction  # by which batches are as many
+    kind = estimator.method, device, shares, str(sorted(settings_of(estimator).items()))
     return kind, _num_networks(estimator)
 
 

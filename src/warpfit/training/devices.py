@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -36,24 +36,27 @@ class Devices(NamedTuple):
     names: tuple[str, ...] = ()
     has_processes: bool = False
 
-    def plan(self, draft: Plan, *, has_loader: bool = False) -> Plan:
-        """Return a draft with these devices.
-
-        Raises
-        ------
-        ConfigError
-            If a batch has no row for some of them, or a loader's batches are for processes.
+    def plan(self, draft: Plan) -> Plan:
+        """Return a draft with these devices, or raise ConfigError if a batch has no row for some of
+        them.
         """
-        if has_loader and self.has_processes:
-            raise ConfigError(
-                f"expected x and y as arrays for device {PROCESSES[0]!r}, got batches of a loader"
-            )
         if draft.batch_size < len(self.names):
             raise ConfigError(
                 f"expected batch_size of at least {len(self.names)}, a row for each device, got "
                 f"{draft.batch_size}"
             )
         return replace(draft, devices=self.names, has_processes=self.has_processes)
+
+
+def check_names(devices: Sequence[str]) -> None:
+    """Raise ConfigError unless each of several devices, which need not be here, has a name."""
+    if not devices or "auto" in devices:
+        raise ConfigError(
+            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
+            f"{brief(list(devices))}"
+        )
+    for each in devices:
+        backends.check_device_name(each)
 
 
 def devices_of(device: Any) -> Devices:
@@ -76,13 +79,7 @@ def devices_of(device: Any) -> Devices:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    if not device or any(each in (ALL_CARDS, *PROCESSES, "auto") for each in device):
-        raise ConfigError(
-            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
-            f"{brief(list(device))}"
-        )
-    for each in device:
-        backends.check_device_name(each)
+    check_names(device)
     names = tuple(backends.resolve_device(each) for each in device)
     has_cards = any(name != "cpu" for name in names)
     if has_cards and len(set(names)) < len(names):

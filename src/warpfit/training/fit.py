@@ -224,14 +224,16 @@ def fit(
         asked |= {"shuffle": shuffle, "report_every": report_every}
         # A run with checkpoints may become longer: it has the place of a long one.
         lasts = resume_from is not None or any(isinstance(c, Checkpoint) for c in callbacks)
-        devices = devices_of(device)
-        place = ChosenDevice(devices.own)
+        place = ChosenDevice(device)
         if not lasts:
-            place = _place(model, rows, validation_data, devices.own, asked)
+            place = _place(model, rows, validation_data, device, asked)
         draft = draft_of(model, optimizer, rows, **place._asdict(), **asked)
-        draft = devices.plan(draft, has_loader=batches is not None)
     else:
         draft = checked_plan(plan, model, optimizer, rows)
+    if batches is not None and draft.has_processes:
+        raise ConfigError(
+            "expected x and y as arrays for device 'processes', got a loader's batches"
+        )
     check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
@@ -257,7 +259,7 @@ def fit(
 
 
 def _place(
-    model: Module, rows: Any, validation_data: Any, device: str, asked: Mapping[str, Any]
+    model: Module, rows: Any, validation_data: Any, device: Any, asked: Mapping[str, Any]
 ) -> ChosenDevice:
     """Return where `fit` trains, as far as that is not decided by where its arrays are."""
     batch_size = check_count("batch_size", asked["batch_size"], 1)
@@ -370,7 +372,7 @@ def draft_of(
     loss: LossLike,
     epochs: int,
     batch_size: int,
-    device: str,
+    device: Any,
     precision: str,
     loss_scale: str | float,
     engine: str,
@@ -391,8 +393,9 @@ def draft_of(
     trained = trained_names(model, optimizer)
     check_scale(loss_scale)
     check_choice("an engine", engine, (AUTO, *ENGINES))
-    device = backends.resolve_device(device)
-    return Plan(
+    devices = devices_of(device)
+    device = backends.resolve_device(devices.own)
+    draft = Plan(
         engine=engine,
         device=device,
         precision=resolve_precision(precision, model.dtype, device),
@@ -408,6 +411,7 @@ def draft_of(
         loss_scale=loss_scale,
         reason=reason,
     )
+    return devices.plan(draft)
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:

@@ -144,7 +144,7 @@ class Job:
             epochs=settings.epochs or 0,
             batch_size=settings.batch_size or 1,
             validation_data=self.validation,
-            device=settings.device,
+            device=settings.devices,
             precision=settings.precision,
             engine=settings.engine,
             seed=settings.seed,

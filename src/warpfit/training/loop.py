@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 from warpfit import backends
@@ -27,6 +27,7 @@ from warpfit.engines.base import (
     TrainingData,
 )
 from warpfit.engines.replicas import arrays_of
+from warpfit.engines.unlocked import UnlockedProperty
 from warpfit.errors import ConfigError, DivergedError, FileFormatError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -79,7 +80,7 @@ class TrainingLoop:
     def looking(self) -> list[Callback]:
         return _looking(self.callbacks)
 
-    @cached_property
+    @UnlockedProperty
     def data_digests(self) -> dict[str, str]:
         """What a checkpoint says of the data."""
         return data_digests(self.data, self.validation)
@@ -332,7 +333,7 @@ class TrainingLoop:
         if is_seen:
             show(run.model, run.state)
         self._tell(lambda callback: callback.on_epoch_end(run))
-        run.state.was_shown = any(not is_of_package(callback) for callback in self.looking)
+        run.state.was_shown = not all(is_of_package(callback) for callback in self.callbacks)
         if is_seen:
             self._check_trained()
 

@@ -41,9 +41,11 @@ PREDICTED_ROWS = 1024
 
 
 class ChosenDevice(NamedTuple):
-    """A device, or ``'auto'`` for what that is whatever is run; and why, if it was chosen."""
+    """What `fit` takes as a device, ``'auto'`` for what that is whatever is run; and why, if it was
+    chosen.
+    """
 
-    device: str
+    device: Any
     reason: str = ""
 
 
@@ -114,7 +116,7 @@ def expected_seconds(device: str, costs: Mapping[str, float]) -> float:
 
 
 def place_of(
-    device: str,
+    device: Any,
     widths: Sequence[int] | None,
     *,
     num_rows: int,

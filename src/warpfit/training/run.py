@@ -27,8 +27,8 @@ class Run:
         How the run is computed, and why so.
     state : TrainState
         All numbers after the last epoch, those of the model included; a callback may read them, and
-        write them in `Callback.on_start`, `Callback.on_epoch_end` and `Callback.on_end`, for all
-        devices that train.
+        write into its arrays in `Callback.on_start`, `Callback.on_epoch_end` and `Callback.on_end`,
+        not in `Callback.on_step`, for all devices that train.
     ops : Backend
         The backend that the state's arrays live on.
     stop_reason : str or None

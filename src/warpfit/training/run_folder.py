@@ -80,8 +80,9 @@ class RunFolder(Callback):
             self._write_text("confusion.svg", confusion_svg(*matrix))
 
     def _write_settings(self, plan: Plan) -> None:
+        device = ",".join(plan.devices) or plan.device
         settings = replace(
-            self.settings, precision=plan.precision, device=plan.device, engine=plan.engine
+            self.settings, precision=plan.precision, device=device, engine=plan.engine
         )
         self._write_text(CONFIG_NAME, settings.to_toml())
 

@@ -117,7 +117,7 @@ class TrainSettings:
     label_smoothing : float
         For cross_entropy.
     precision, device, engine : str
-        As `warpfit.fit` takes them.
+        As `warpfit.fit` takes them; commas separate several devices.
     seed : int
         Of initial values, epoch order and dropout.
     early_stopping : int
@@ -242,6 +242,12 @@ class TrainSettings:
                 f"expected {name} to be left to the recipe {self.recipe}, got "
                 f"{getattr(self, name)!r}"
             )
+
+    @property
+    def devices(self) -> str | list[str]:
+        """The device, or several that commas separate, as `warpfit.fit` takes them."""
+        names = self.device.split(",")
+        return names if len(names) > 1 else self.device
 
     @property
     def watches_validation(self) -> bool:

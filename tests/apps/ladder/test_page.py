@@ -13,8 +13,7 @@ import pytest
 
 from support.training import blobs
 from warpfit.apps.ladder import PEERS, RUNGS, Record, Result, bars, climb, draw
-from warpfit.apps.ladder.table import line_after, notes, table
-from warpfit.apps.ladder.words import milliseconds, times
+from warpfit.apps.ladder.table import line_after, milliseconds, notes, table, times
 from warpfit.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

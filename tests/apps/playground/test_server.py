@@ -281,6 +281,8 @@ def test_a_request_that_is_not_followed_up_makes_room(
     playground: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    # What comes behind an answer has uvicorn's time.
+    monkeypatch.setattr(playground._server.config, "timeout_keep_alive", 0.2)
     with socket.create_connection(("127.0.0.1", playground.port), timeout=10) as connection:
         connection.sendall(
             b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET /" % playground.port

@@ -186,13 +186,13 @@ RESIDENT = {*MAY_SPILL, "one_launch_card", "narrow_step"}
 
 
 def is_in_turn(name: str, arch: str) -> bool:
-    """Return whether every run compiles a kernel: those that are resident for the GPU at hand, of
-    the others one in six; for other architectures one in sixteen.
+    """Return whether every run compiles a kernel: those that are resident for the GPU at hand only,
+    of the others one in six; for other architectures one in sixteen.
     """
     kernel, other = list(VARIANTS).index(name), OLDEST_NEWEST_AND_THIS.index(arch)
     if arch == "sm_90a":
         return name in RESIDENT or kernel % 6 == 0
-    return (kernel + 8 * other) % 16 == 0
+    return name not in RESIDENT and (kernel + 8 * other) % 16 == 0
 
 
 # Those on Hopper are compiled above.

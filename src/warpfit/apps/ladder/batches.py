@@ -1,4 +1,4 @@
-"""How a batch comes to the device: uploaded, through pinned memory meanwhile, or all along."""
+"""Three ways of a batch to the device: uploaded each step, by pinned memory, or there already."""
 
 from __future__ import annotations
 
@@ -24,16 +24,9 @@ ALIGNMENT = 256
 
 
 class Batches(ABC):
-    """The batches of an epoch's order, on the backend's device.
+    """The batches of an epoch's order, of the first rows of a task, on the backend's device.
 
-    Parameters
-    ----------
-    ops : Backend
-    task : Task
-    rows : int
-        The first rows of the task are taken.
-    dtype : str
-        What steps compute with: `Preloaded` gives batches of it, the others float32.
+    Steps compute with `dtype`: `Preloaded` gives batches of it, the others float32.
     """
 
     def __init__(self, ops: Backend, task: Task, rows: int, dtype: str) -> None:
@@ -64,7 +57,7 @@ class Uploaded(Batches):
 
 
 class Pinned(Batches):
-    """Gathered into one of two buffers of pinned memory; meanwhile the other goes up."""
+    """Gathered into pinned memory, in two buffers in turns: one goes up while the other is read."""
 
     ops: Any  # a device's
 

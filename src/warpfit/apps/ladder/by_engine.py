@@ -13,14 +13,7 @@ from warpfit.training import fit
 
 @dataclass(frozen=True)
 class ByEngine:
-    """Trains a task by an engine.
-
-    Parameters
-    ----------
-    task : Task
-    device, engine, precision : str
-        As `fit` takes them.
-    """
+    """Trains a task by an engine; all else is as `fit` takes it."""
 
     task: Task
     device: str
@@ -28,15 +21,10 @@ class ByEngine:
     precision: str = "float32"
 
     def prepare(self) -> tuple[float, int]:
-        """Compile what is needed, and time some steps.
+        """Compile what is needed, and return the seconds of some steps, and how many they were.
 
         On a GPU these are two whole epochs, of which the second is timed: kernels depend on the
         data's sizes, and graphs are captured in the first.
-
-        Returns
-        -------
-        float, int
-            Seconds of these steps, and how many they were.
         """
         task = self.task
         if self.device != "cpu":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from warpfit.apps.ladder.results import Result
-from warpfit.apps.ladder.words import milliseconds, times
+from warpfit.apps.ladder.table import milliseconds, times
 from warpfit.plots import new_figure, save_figure
 
 RUNG_COLOR, PEER_COLOR, DEVICE_COLOR = "#3b6fb6", "#b9bec6", "#f2a33a"

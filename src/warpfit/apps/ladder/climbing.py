@@ -16,9 +16,8 @@ import numpy as np
 from warpfit import backends
 from warpfit.apps.ladder import chart
 from warpfit.apps.ladder.peers import PEERS, Measured, Peer, run_peers
-from warpfit.apps.ladder.results import Record, Result
+from warpfit.apps.ladder.results import Record, Result, Step
 from warpfit.apps.ladder.rungs import RUNGS, Program, Rung, program_of
-from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.task import DEFAULT_HIDDEN, Task, make_task
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import check_count

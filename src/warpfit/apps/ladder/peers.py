@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import warpfit
-from warpfit.apps.ladder.steps import Step
+from warpfit.apps.ladder.results import Step
 from warpfit.apps.ladder.task import Task
 
 # How a line begins with which a worker tells something.
@@ -43,19 +43,10 @@ _PACKAGES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
 @dataclass(frozen=True)
 class Peer(Step):
-    """A program beside the ladder.
+    """A program beside the ladder."""
 
-    Attributes
-    ----------
-    library : str
-        The package that it needs.
-    seconds : float
-        Time limit of set-up, compilation and epochs.
-    needs_gpu : bool
-    """
-
-    library: str
-    seconds: float = 20.0
+    library: str  # the package that it needs
+    seconds: float = 20.0  # at most, for set-up, compilation and epochs
     needs_gpu: bool = False
 
 
@@ -150,23 +141,11 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What a peer did.
+    """What a peer did; loss and accuracy are the last epoch's."""
 
-    Attributes
-    ----------
-    first_call : float
-        Seconds from making the program to its first trained epoch, less those of a later one.
-    seconds : list of float
-        Of each later epoch.
-    steps : int
-        Of these epochs.
-    loss, accuracy : float or None
-        Of the last one.
-    """
-
-    first_call: float
-    seconds: list[float]
-    steps: int
+    first_call: float  # seconds until its first epoch was trained, less those of a later one
+    seconds: list[float]  # of each later epoch
+    steps: int  # of these epochs
     loss: float | None
     accuracy: float | None
 
@@ -185,20 +164,9 @@ def run_peers(
     deadline: float,
     on_start: Callable[[Peer], None],
 ) -> Iterator[tuple[Peer, Measured | str]]:
-    """Run peers one after the other, and yield each with what it did, or with the reason why it did
-    not.
+    """Run peers one after the other, and yield each with what it did, or why it did not.
 
-    Parameters
-    ----------
-    peers : sequence of Peer
-    task : Task
-    device : str
-    epochs : int
-        At most.
-    precision : str
-    deadline : float
-        By `perf_counter`: when nothing more is started.
-    on_start : function of Peer
+    They train for so many epochs at most. After the deadline, by `perf_counter`, none is started.
     """
     if not peers:
         return
@@ -268,13 +236,7 @@ def _of_library(
 
 
 class _Worker:
-    """A process that runs some programs of a library, and tells of each.
-
-    Attributes
-    ----------
-    is_over : bool
-        Whether nothing more is to be had of it.
-    """
+    """A process that runs some programs of a library, and tells of each, until it `is_over`."""
 
     def __init__(self, library: str, names: list[str], folder: Path) -> None:
         self.is_over, self._is_ready = False, False

@@ -12,52 +12,37 @@ import numpy as np
 import numpy.typing as npt
 
 import warpfit
-from warpfit.apps.ladder.steps import Step
+
+
+@dataclass(frozen=True)
+class Step:
+    """A program that trains the task."""
+
+    name: str  # as it is chosen
+    title: str  # as tables have it
+    changes: str  # what it changes in the one before
+    saves: str  # what that should save
+    if_little: str  # why it may save little
 
 
 @dataclass(frozen=True)
 class Record(Step):
-    """What a rung, or a peer, did.
+    """What a rung, or a peer, did; loss and accuracy are the last epoch's, as it was trained."""
 
-    Attributes
-    ----------
-    is_peer : bool
-        Whether it is a program of others, or uses one, beside the ladder.
-    ms_per_epoch : float or None
-        Median over the later half of its epochs; None if it did not run.
-    device_ms : float or None
-        Milliseconds of an epoch in which the device is at work; None where that is not known apart.
-    seconds : float or None
-        All of its epochs together.
-    first_call : float or None
-        Seconds for what is done but once, apart: compilation, warm-up.
-    epochs, steps : int
-        Trained, and steps of each.
-    is_scaled : bool
-        Whether its epochs had fewer steps than the task's, and the time is scaled to as many.
-    loss, accuracy : float or None
-        Of the last epoch, on the rows trained on, each batch before its update.
-    gain, gain_over_first : float or None
-        The time of the last rung that ran before it, and of the first that ran, over its own. A
-        peer has the second only.
-    reason : str
-        Why it did not run.
-    step_losses : ndarray (steps of the epochs with losses,) float64, or None
-    """
-
-    is_peer: bool
-    ms_per_epoch: float | None = None
-    device_ms: float | None = None
-    seconds: float | None = None
-    first_call: float | None = None
+    is_peer: bool  # a program of others, or one that uses such, beside the ladder
+    ms_per_epoch: float | None = None  # median over the later half; None if it did not run
+    device_ms: float | None = None  # of an epoch, in which the device is at work, if that is known
+    seconds: float | None = None  # of all epochs
+    first_call: float | None = None  # seconds for what is done but once: compilation, warm-up
     epochs: int = 0
-    steps: int = 0
-    is_scaled: bool = False
+    steps: int = 0  # of an epoch
+    is_scaled: bool = False  # from fewer steps to as many as the task's epochs have
     loss: float | None = None
     accuracy: float | None = None
-    gain: float | None = None
-    gain_over_first: float | None = None
-    reason: str = ""
+    gain: float | None = None  # the time of the last rung that ran before it over its own
+    gain_over_first: float | None = None  # that of the first; a peer has this one only
+    reason: str = ""  # why it did not run
+    # Of the epochs with losses.
     step_losses: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -72,34 +57,19 @@ class Record(Step):
 
 @dataclass(frozen=True)
 class Result(Sequence[Record]):
-    """The records of a climb, in their order, and what was climbed.
-
-    Attributes
-    ----------
-    records : list of Record
-    network, device, card : str
-        The network's sizes; where the rungs ran; what the card, if there is one, is called.
-    data : str
-    batch, rows, epochs, steps : int
-        `steps` of an epoch.
-    lr : float
-    seconds : float
-        Of everything together.
-    files : list of Path
-        Those written.
-    """
+    """The records of a climb, in their order, what was climbed, and the files that were written."""
 
     records: list[Record]
-    network: str
+    network: str  # its sizes
     device: str
-    card: str
+    card: str  # what it is called, if there is one
     data: str
     batch: int
     rows: int
     epochs: int
-    steps: int
+    steps: int  # of an epoch
     lr: float
-    seconds: float = 0.0
+    seconds: float = 0.0  # of everything
     files: list[Path] = field(default_factory=list, compare=False)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The rungs of the ladder, in order: what each changes in the one before, to save what."""
+"""The ladder's rungs, in order: what each changes in the one before, and what that should save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from warpfit.apps.ladder.batches import Pinned, Preloaded
 from warpfit.apps.ladder.by_engine import ByEngine
-from warpfit.apps.ladder.steps import Step
+from warpfit.apps.ladder.results import Step
 from warpfit.apps.ladder.task import Task
 from warpfit.apps.ladder.trainer import Epoch, Recipe, StepByStep
 from warpfit.backends.base import HALF_DTYPES
@@ -22,7 +22,7 @@ class Program(Protocol):
     """Something that trains a task."""
 
     def prepare(self) -> tuple[float, int]:
-        """Do what is done but once, mostly compile; return the seconds of some steps; how many."""
+        """Do what is done once, compile above all; return seconds of some steps, and how many."""
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch."""
@@ -33,22 +33,11 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Rung(Step):
-    """A rung of the ladder.
+    """A rung of the ladder."""
 
-    Attributes
-    ----------
-    source : tuple of str
-        Where to read it, below ``src/warpfit``.
-    recipe : Recipe or None
-        Of a step that the ladder writes out.
-    engine : str
-        The engine, where there is no recipe.
-    needs_gpu : bool
-    """
-
-    source: tuple[str, ...]
-    recipe: Recipe | None = None
-    engine: str = ""
+    source: tuple[str, ...]  # where to read it, below ``src/warpfit``
+    recipe: Recipe | None = None  # of a step that the ladder writes out
+    engine: str = ""  # where there is no recipe
     needs_gpu: bool = True
 
 
@@ -219,16 +208,8 @@ RUNGS = (
 
 
 def program_of(rung: Rung, task: Task, device: str, half: str = "float16") -> Program:
-    """Return the program of a rung.
-
-    Parameters
-    ----------
-    rung : Rung
-    task : Task
-    device : str
-        Where rungs that need a GPU run; the others run on the CPU.
-    half : {'float16', 'bfloat16'}
-        The precision from ``tensor-cores`` on.
+    """Return the program of a rung: on the device if it needs a GPU, else on the CPU; from
+    ``tensor-cores`` on in half precision.
 
     Raises
     ------

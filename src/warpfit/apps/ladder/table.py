@@ -6,15 +6,29 @@ from collections.abc import Sequence
 from math import log10
 from typing import Any
 
-from warpfit.apps.ladder.results import Record, Result
-from warpfit.apps.ladder.steps import Step
-from warpfit.apps.ladder.words import milliseconds, times
+from warpfit.apps.ladder.results import Record, Result, Step
 
 BAR_WIDTH = 40
 # A gain below this calls for an explanation.
 LITTLE = 1.1
 # A device that works for a smaller share of the time than this waits for the host.
 HOST_BOUND = 0.7
+
+
+def milliseconds(number: float | None) -> str:
+    """Return milliseconds with three digits, in seconds from ten of them on; ``-`` for None."""
+    if number is None:
+        return "-"
+    if number >= 10_000:
+        return f"{number / 1e3:.3g} s" if number < 1e6 else f"{number / 1e3:,.0f} s"
+    return f"{number:.3g} ms" if number < 1000 else f"{number:,.0f} ms"
+
+
+def times(gain: float | None) -> str:
+    """Return a gain with three digits at most; empty for None."""
+    if gain is None:
+        return ""
+    return f"{gain:.2f}×" if gain < 10 else f"{gain:.1f}×" if gain < 100 else f"{gain:,.0f}×"
 
 
 def table(records: Sequence[Record], running: Step | None = None) -> Any:

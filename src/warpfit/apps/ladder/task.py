@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +15,7 @@ from warpfit import nn
 from warpfit.checks import check_count
 from warpfit.data.dataset import is_table
 from warpfit.errors import ConfigError, DataError, ShapeError
+from warpfit.files import PathLike
 from warpfit.nn.module import Module
 from warpfit.training.recipes import mnist_or_digits, open_data
 
@@ -24,22 +24,12 @@ DEFAULT_HIDDEN = 128
 
 @dataclass(frozen=True)
 class Network:
-    """A network that the ladder trains, and how.
-
-    Attributes
-    ----------
-    name, about : str
-    hidden : tuple of int or None
-        Widths of the hidden layers; None is three of the width that is asked for.
-    batch : int
-        Rows a step.
-    lr : float
-    """
+    """A network that the ladder trains, and how."""
 
     name: str
     about: str
-    hidden: tuple[int, ...] | None
-    batch: int
+    hidden: tuple[int, ...] | None  # widths; None is three of the width that is asked for
+    batch: int  # rows a step
     lr: float
 
 
@@ -55,31 +45,15 @@ NETWORKS = {
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One training that every rung does.
+    """One training that every rung does, by plain SGD."""
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Of the layers, from the inputs to the outputs.
-    batch : int
-        Rows a step; the last, shorter batch of an epoch counts.
-    lr : float
-        Of plain SGD.
-    x : ndarray (N, sizes[0]) float32
-    y : ndarray (N,) int64
-    data : str
-        What the rows are called.
-    seed : int
-        Of initial values and of the epochs' orders.
-    """
-
-    sizes: tuple[int, ...]
-    batch: int
+    sizes: tuple[int, ...]  # of the layers, from the inputs to the outputs
+    batch: int  # rows a step; the last, shorter batch of an epoch counts
     lr: float
-    x: npt.NDArray[np.float32]
-    y: npt.NDArray[np.int64]
-    data: str = "data"
-    seed: int = 0
+    x: npt.NDArray[np.float32]  # (N, sizes[0])
+    y: npt.NDArray[np.int64]  # (N,)
+    data: str = "data"  # what the rows are called
+    seed: int = 0  # of initial values and of the epochs' orders
 
     @property
     def title(self) -> str:
@@ -108,26 +82,16 @@ def make_task(
     *,
     hidden: int = DEFAULT_HIDDEN,
     data: str | tuple[Any, Any] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: PathLike | None = None,
     rows: int = 0,
     lr: float | None = None,
     seed: int = 0,
 ) -> Task:
-    """Return the task of a network.
+    """Return the task of one of `NETWORKS`, `hidden` being the width of ``'deep'``.
 
-    Parameters
-    ----------
-    network : str
-        One of `NETWORKS`.
-    hidden : int
-        The width of ``'deep'``.
-    data : str or (x, y), optional
-        A dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N, ...) and
-        labels (N,); None is MNIST, or digits where MNIST cannot be had.
-    rows : int
-        Train on the first rows only; 0 for all.
-    lr : float, optional
-        In place of the network's own.
+    The data are a dataset's name or a path, as ``warpfit train --data`` takes them, or rows (N,
+    ...) and labels (N,); None is MNIST, or digits where that cannot be had. Of its rows the first
+    are taken, 0 for all. A rate may stand for the network's own.
 
     Raises
     ------
@@ -164,12 +128,8 @@ def _rows(data: str | tuple[Any, Any] | None, data_dir: Any) -> tuple[Any, Any, 
             raise DataError(
                 f"expected data with classes, got {dataset.name}, whose targets are numbers"
             )
-        x, y, name, num_classes = (
-            dataset.x_train,
-            dataset.y_train,
-            dataset.name,
-            dataset.num_classes,
-        )
+        x, y = dataset.x_train, dataset.y_train
+        name, num_classes = dataset.name, dataset.num_classes
         if is_table(x):
             x = datasets.TablePreprocessor().fit_transform(x)
     flat = x.reshape(len(x), -1)

@@ -1,4 +1,4 @@
-"""The step of the lower rungs, written out: one operation after the other, as they want it."""
+"""The step of the lower rungs, written out: one operation after the other, as each rung has it."""
 
 from __future__ import annotations
 
@@ -32,74 +32,34 @@ LOSS, WEIGHT, CORRECT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a rung trains a step.
+    """How a rung trains a step."""
 
-    Attributes
-    ----------
-    product_kernel : str or None
-        The kernel of all matrix products; None is the one that suits each best.
-    feeding : type of Batches
-        How rows come to the device.
-    reads_every_step : bool
-        Whether the host waits for loss and accuracy of each step; otherwise it does so once an
-        epoch.
-    report_every : int
-        Epochs of which one has loss and accuracy.
-    is_fused : bool
-        Whether bias and activation join the products, the loss its gradient, and the updates each
-        other; such steps have their loss at no cost, and so all of them do.
-    precision : str
-        ``'float32'``; or ``'float16'`` or ``'bfloat16'``, in fused steps.
-    """
-
-    product_kernel: str | None
-    feeding: type[Batches] = Uploaded
-    reads_every_step: bool = False
-    report_every: int = 1
+    product_kernel: str | None  # of all matrix products; None is the one that suits each best
+    feeding: type[Batches] = Uploaded  # how rows come to the device
+    reads_every_step: bool = False  # its loss and accuracy; else the host does so once an epoch
+    report_every: int = 1  # epochs of which one has loss and accuracy
+    # Whether bias and activation join the products, the loss its gradient, and the updates each
+    # other; such steps have their loss at no cost, and so all of them do.
     is_fused: bool = False
-    precision: str = "float32"
-
-    @property
-    def is_resident(self) -> bool:
-        """Whether rows lie on the device, in the precision that steps take them in."""
-        return self.feeding is Preloaded
+    precision: str = "float32"  # a half one in fused steps only
 
     def reports(self, epoch: int, epochs: int) -> bool:
-        """Return whether an epoch of so many, from 0, has loss and accuracy, as the last has."""
+        """Return whether an epoch, counted from 0, has loss and accuracy: the last always has."""
         return self.is_fused or epoch % self.report_every == 0 or epoch == epochs - 1
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What came out of an epoch.
+    """What came out of an epoch; without a report no more than its time."""
 
-    Attributes
-    ----------
-    seconds : float
-        Wall time, until the device had done all of it.
-    loss, accuracy : float or None
-        Mean loss of its rows, and the share that was right, each batch before its update; None
-        without a report.
-    step_losses : ndarray (steps,) float64, or None
-    """
-
-    seconds: float
-    loss: float | None = None
-    accuracy: float | None = None
+    seconds: float  # until the device had done all of it
+    loss: float | None = None  # mean over its rows, each batch before its update
+    accuracy: float | None = None  # share of rows that were right
     step_losses: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
 
 class StepByStep:
-    """Trains a task by a recipe.
-
-    Parameters
-    ----------
-    task : Task
-    device : str
-    recipe : Recipe
-    ops : Backend, optional
-        In place of the device's own.
-    """
+    """Trains a task by a recipe; `ops` may stand for the device's own backend."""
 
     def __init__(self, task: Task, device: str, recipe: Recipe, ops: Backend | None = None) -> None:
         self.task, self.recipe = task, recipe
@@ -126,12 +86,8 @@ class StepByStep:
         self.layers = list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def prepare(self) -> tuple[float, int]:
-        """Compile what is needed, by a few steps and one of the last batch's size; then time some.
-
-        Returns
-        -------
-        float, int
-            Seconds of these, and how many they were.
+        """Compile what is needed, by a few steps and one of the last batch's size; return the
+        seconds of some more, and how many they were.
         """
         num_rows, batch = len(self.task.x), self.task.batch
         list(self.run(min(num_rows, 2 * batch + num_rows % batch), 1))
@@ -157,8 +113,7 @@ class StepByStep:
             batches.close()
 
     def device_seconds(self) -> float | None:
-        """Return how long the device works on a step, without a wait for the host; None if that is
-        the host itself.
+        """Return how long the device works on a step, without waits; None if it is the host.
 
         The kernels of some steps are captured and started together. They are those of a step that
         is reported, on a batch that is there; nothing is read back.
@@ -169,7 +124,8 @@ class StepByStep:
         self._start()
         batch = min(self.task.batch, len(self.task.x))
         x, y = ops.asarray(self.task.x[:batch]), ops.asarray(self.task.y[:batch])
-        x = ops.copy(ops.asarray(x, self.half)) if self.recipe.is_resident and self.half else x
+        if self.half and self.recipe.feeding is Preloaded:  # in the precision of steps
+            x = ops.copy(ops.asarray(x, self.half))
         record = ops.zeros((1, 3), "float64")
 
         def step() -> None:

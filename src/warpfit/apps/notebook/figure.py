@@ -6,12 +6,10 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit.apps.notebook.trainer import DemoRun, Trainer
+from warpfit.checks import Array
 from warpfit.plots import new_figure
-
-Array = npt.NDArray[Any]
 
 TRAINING, TEST, RIGHT, WRONG, QUIET = "#4269d0", "#ff725c", "#2a9d5c", "#d1344b", "#6b7280"
 SMOOTHED_OVER = 25  # parts that the steps of a run are averaged in
@@ -156,7 +154,7 @@ def _draw_samples(figure: Any, run: DemoRun, trainer: Trainer) -> None:
 
 
 def _shaded(probabilities: Array, labels: Array) -> Array:
-    """Return probabilities as a picture (C, S, 3): in one colour the true class's."""
+    """Return a picture (C, S, 3) of probabilities, that of the true class in another colour."""
     is_true = labels[:, None] == np.arange(probabilities.shape[1])
     color = np.where(is_true[..., None], _rgb(RIGHT), _rgb(WRONG))
     return np.asarray(1 - probabilities[..., None] * (1 - color)).transpose(1, 0, 2)
@@ -184,7 +182,7 @@ def _draw_weights(figure: Any, run: DemoRun) -> None:
 
 
 def _mosaic(images: Array, columns: int = 8) -> Array:
-    """Return images side by side, each scaled by its largest magnitude, with NaN between them."""
+    """Return images side by side, each scaled by its largest magnitude; NaN is between them."""
     columns = min(columns, len(images)) if len(images) != 10 else 5
     rows, side = -(-len(images) // columns), images.shape[1]
     gap = max(1, side // 14)

@@ -15,32 +15,12 @@ from warpfit.extras import needs
 DPI = 96
 
 
-def _import_ipywidgets() -> Any:
-    with needs("notebook", "the sliders need"):
-        import ipywidgets
-    return ipywidgets
-
-
 class Demo:
     """Sliders for a network and its training, and a picture of what comes out; the last line of a
-    cell shows both.
+    cell shows both, its ``widget``.
 
-    Parameters
-    ----------
-    trainer : Trainer, optional
-    settings : DemoSettings, optional
-        What the sliders begin with.
-
-    Attributes
-    ----------
-    run : DemoRun
-        The last training.
-    sliders : dict of str to widget
-        By the names of `DemoSettings`.
-    picture : widget
-        An image, whose ``value`` is the picture of `run` as PNG.
-    widget : widget
-        All of it.
+    The sliders begin with the settings; ``sliders`` has them by the names of `DemoSettings`. The
+    value of ``picture`` is that of the last ``run`` as PNG.
 
     Raises
     ------
@@ -53,7 +33,8 @@ class Demo:
     def __init__(
         self, trainer: Trainer | None = None, settings: DemoSettings | None = None
     ) -> None:
-        widgets = _import_ipywidgets()
+        with needs("notebook", "the sliders need"):
+            import ipywidgets as widgets
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeviceWarning)  # the picture says where it was trained
             self.trainer = trainer or Trainer()
@@ -91,7 +72,7 @@ class Demo:
 
 
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
-    """Return a slider for each setting; training starts when one is released, not as it moves."""
+    """Return a slider for each setting; training starts when it is released, not while it moves."""
     choices = trainer.choices
     for name, value, known in (
         ("width", settings.width, choices.widths),

@@ -8,10 +8,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit import backends
-from warpfit.checks import check_count
+from warpfit.checks import Array, check_count
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.optim import Optimizer
@@ -19,8 +18,6 @@ from warpfit.random import manual_seed
 from warpfit.training import History, fit, predict
 from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
 from warpfit.training.settings import TrainSettings
-
-Array = npt.NDArray[Any]
 
 # What the demo calls an optimizer, and what `TrainSettings` does.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -36,31 +33,13 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """A network and how it is trained; a frozen value, checked when it is made.
+    """A network and how it is trained; ConfigError if a value is unknown or out of range."""
 
-    Parameters
-    ----------
-    width : int
-        Units of each hidden layer.
-    depth : int
-        Hidden layers; 0 is softmax regression, whatever the width.
-    lr : float
-        Learning rate, constant.
-    batch_size : int
-    optimizer : str
-        One of `OPTIMIZERS`.
-
-    Raises
-    ------
-    ConfigError
-        If a value is unknown or out of range.
-    """
-
-    width: int = 128
-    depth: int = 1
-    lr: float = 0.1
+    width: int = 128  # units of each hidden layer
+    depth: int = 1  # hidden layers; 0 is softmax regression, whatever the width
+    lr: float = 0.1  # constant
     batch_size: int = 64
-    optimizer: str = "SGD"
+    optimizer: str = "SGD"  # one of `OPTIMIZERS`
 
     def __post_init__(self) -> None:
         check_count("width", self.width, 1)
@@ -86,14 +65,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class Choices:
-    """What can be chosen so that a training takes no longer than one cares to wait.
-
-    Parameters
-    ----------
-    widths, batch_sizes : tuple of int
-    largest_depth : int
-    epochs : int
-    """
+    """What can be chosen so that a training takes no longer than one cares to wait."""
 
     widths: tuple[int, ...]
     batch_sizes: tuple[int, ...]
@@ -110,40 +82,21 @@ ARE_MANY = 10_000
 
 @dataclass(frozen=True, eq=False)
 class DemoRun:
-    """What came out of a training.
-
-    Attributes
-    ----------
-    settings : DemoSettings
-    sizes : tuple of int
-        Features, hidden units, classes.
-    error : str or None
-        Why there is no result, in one sentence; everything below is empty then.
-    seconds : float
-        Wall time of `fit`, everything included.
-    history : History
-    accuracy : float
-        Share of the test samples that were right.
-    confusion : ndarray (C, C) int64
-        Test samples, by true class (rows) and by what they were taken for (columns).
-    samples : ndarray (S,) int64
-        Rows of the test set: the first of each class, then those that were most surely taken for
-        another.
-    probabilities : ndarray (S, C) float32
-        What the network says of these samples.
-    weights : ndarray (U, H, W) float32
-        What the first units of the first layer multiply the pixels by.
-    """
+    """What came out of a training."""
 
     settings: DemoSettings
-    sizes: tuple[int, ...]
-    error: str | None = None
-    seconds: float = 0.0
+    sizes: tuple[int, ...]  # features, hidden units, classes
+    error: str | None = None  # why there is no result; everything below is empty then
+    seconds: float = 0.0  # of `fit`, everything included
     history: History = field(default_factory=History)
-    accuracy: float = 0.0
+    accuracy: float = 0.0  # share of the test samples that were right
+    # Test samples (C, C), by true class and by what they were taken for.
     confusion: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    # Rows (S,) of the test set: the first of each class, then the most surely wrong.
     samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    # What the network says of these, (S, C).
     probabilities: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    # What the first units of the first layer multiply the pixels by, (U, H, W).
     weights: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
 
     @property
@@ -155,26 +108,16 @@ class DemoRun:
 
 
 class Trainer:
-    """Trains networks on one data set, which stays on the device.
+    """Trains networks on one data set, which stays on the device; equal settings and seeds give
+    equal runs.
 
-    Parameters
-    ----------
-    dataset : Dataset, optional
-        Of square images in one colour, in classes. None is MNIST on a GPU, as far as it can be had,
-        else scikit-learn's digits.
-    device : str
-        As `warpfit.fit` takes it.
-    choices : Choices, optional
-        None is what suits the number of rows.
-    seed : int
-        Of initial values and order: equal settings give equal runs.
+    The data set is of square images in one colour, in classes. None is MNIST on a GPU, as far as it
+    can be had, else scikit-learn's digits. Choices of None are what suits the number of rows.
 
     Raises
     ------
-    ConfigError
-        If the data set has other samples.
-    DeviceError
-        If there is no such device.
+    ConfigError, DeviceError
+        If the data set has other samples, or there is no such device.
     """
 
     MISTAKES = 5

@@ -19,22 +19,14 @@ __all__ = ["open_playground"]
 
 
 def open_playground(*, port: int, device: str = "auto") -> Playground:
-    """Return a playground that holds its port of 127.0.0.1 and has its data; `Playground.serve`
-    runs it.
+    """Return a playground that holds its port of 127.0.0.1 and has its data; `serve` runs it.
 
-    Parameters
-    ----------
-    port : int
-        In [0, 65535]; 0 is any that is free.
-    device : str
-        What networks are trained on.
+    The port 0 is any that is free; networks are trained on the device.
 
     Raises
     ------
-    ConfigError
-        If what it needs is not installed, or the port is taken.
-    DeviceError
-        If the device is not there.
+    ConfigError, DeviceError
+        If what it needs is not installed, the port is taken, or the device is not there.
     """
     with needs("playground", "the playground needs"):
         from warpfit.apps.playground.server import Playground

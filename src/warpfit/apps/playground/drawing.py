@@ -19,17 +19,8 @@ def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
 
     Of 28 pixels a side it is as MNIST's digits are: the ink fits a box of 20×20, with its centre of
     mass at pixel (14, 14). Of 8 it is as scikit-learn's: the ink fills the height, at its own width
-    up to 7, and is in the middle.
-
-    Parameters
-    ----------
-    drawing : ndarray (H, W) uint8
-        White on black.
-    size : {28, 8}
-
-    Returns
-    -------
-    ndarray (size, size) float32, in [0, 1], or None
+    up to 7, and is in the middle. The drawing (H, W) is white on black, the image (size, size) from
+    0 to 1.
     """
     rows, columns = (np.flatnonzero((drawing >= LEAST_INK).any(axis=axis)) for axis in (1, 0))
     if not rows.size:
@@ -47,7 +38,7 @@ def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
 
 
 def _scaled(ink: Pixels, height: int, width: int) -> Pixels:
-    """Return the ink at another size, of a pixel at least, with gray levels of anti-aliasing."""
+    """Return the ink at another size, at least a pixel a side, with gray levels as anti-aliased."""
     image = Image.fromarray(ink).resize((max(1, width), max(1, height)), Image.Resampling.BILINEAR)
     return np.asarray(image)
 

@@ -1,4 +1,4 @@
-"""What the page may ask of the server, within what bounds. All else is refused."""
+"""What the page may ask of the server, and within what bounds; all else is refused."""
 
 from __future__ import annotations
 
@@ -141,18 +141,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Predict:
-    """Say which digit a drawing is.
+    """Say which digit a drawing is."""
 
-    Attributes
-    ----------
-    id : int
-        Repeated in the answer.
-    pixels : ndarray (DRAWING_SIZE, DRAWING_SIZE) uint8
-        White on black.
-    """
-
-    id: int
-    pixels: npt.NDArray[np.uint8]
+    id: int  # repeated in the answer
+    pixels: npt.NDArray[np.uint8]  # (DRAWING_SIZE, DRAWING_SIZE), white on black
 
 
 @dataclass(frozen=True)

@@ -21,19 +21,8 @@ NOISE_OF_BLOBS = 0.15  # besides what is asked for: without any, a blob would be
 
 
 def make_points(name: str, noise: float) -> Dataset:
-    """Return a set of points, the same at every call.
-
-    Parameters
-    ----------
-    name : str
-        One of ``POINT_SETS``.
-    noise : float
-        Standard deviation of what is added to the coordinates, which are about 1 in size.
-
-    Returns
-    -------
-    Dataset
-        Of float32 (400, 2) and (200, 2), with as many points of each class to within one.
+    """Return one of ``POINT_SETS``, the same at every call, with as many points of each class to
+    within one; to coordinates, about 1 in size, noise of this standard deviation is added.
     """
     rng = np.random.default_rng(SEED)
     place, num_classes = POINT_SETS[name]

@@ -63,7 +63,7 @@ HEADERS = {
 
 
 class TimedRequests(H11Protocol):
-    """uvicorn's HTTP, which closes a connection that sends no whole request in time."""
+    """uvicorn's HTTP, but a connection without a whole request in time is closed."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -103,14 +103,8 @@ class TimedRequests(H11Protocol):
 
 
 class Guard:
-    """Refuses, with status 403, requests to other hosts and from other origins; adds the headers
-    above to answers.
-
-    Parameters
-    ----------
-    app : ASGIApp
-    port : int
-        That the page is served on.
+    """Refuses, with status 403, requests to other hosts than the page's, with its port, and from
+    other origins; adds the headers above to answers.
     """
 
     def __init__(self, app: ASGIApp, port: int) -> None:
@@ -196,15 +190,7 @@ def make_app(digits: Digits, *, port: int, device: str, device_label: str) -> AS
 
 
 class Playground:
-    """A playground that holds its port and has its data; see
-    `warpfit.apps.playground.open_playground`.
-
-    Attributes
-    ----------
-    url : str
-    digits : Digits
-    device, device_label : str
-    """
+    """A playground that holds its port and has its data; `open_playground` makes it."""
 
     def __init__(self, *, port: int, device: str) -> None:
         self.device = backends.resolve_device(device)
@@ -291,8 +277,7 @@ def _label(device: str) -> str:
 
 
 def open_browser(url: str) -> None:
-    """Open a page in the user's browser, in a thread: some browsers do not come back before they
-    are closed.
+    """Open a page in the user's browser, in a thread: some only come back when they are closed.
 
     Without a screen nothing is opened: that would be a browser in this very terminal.
     """

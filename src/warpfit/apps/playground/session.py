@@ -60,7 +60,7 @@ class _Progress:
 
 
 class Outbox:
-    """Messages to the page in order; epochs that wait are sent as one: slow pages miss images."""
+    """Messages to the page, in order. Epochs that wait are sent as one: images may be missed."""
 
     def __init__(self) -> None:
         self._waiting: deque[dict[str, Any] | _Progress] = deque()
@@ -111,17 +111,7 @@ class Outbox:
 
 
 class Session:
-    """One page's connection, with networks of its own.
-
-    Parameters
-    ----------
-    socket : WebSocket
-    digits : Digits
-    device, device_label : str
-        What networks are trained on, and what the page calls it.
-    turns : Turns
-        Of all sessions.
-    """
+    """One page's connection, with networks of its own, and turns that all sessions share."""
 
     def __init__(
         self, socket: WebSocket, digits: Digits, device: str, device_label: str, turns: Turns
@@ -186,20 +176,15 @@ class Session:
         elif isinstance(request, Sample):
             self.outbox.put(self._sample())
         elif isinstance(request, Predict):
-            network = self.networks.get(DIGITS)
-            self.outbox.put(
-                await asyncio.to_thread(_prediction, request, network, self.digits.size)
-            )
+            asked = request, self.networks.get(DIGITS), self.digits.size
+            self.outbox.put(await asyncio.to_thread(_prediction, *asked))
 
     def _sample(self) -> dict[str, Any]:
         data = self.digits.data
         row = secrets.randbelow(len(data.x_test))
         image = data.x_test[row] * (255 / self.digits.top)
-        return {
-            "type": "sample",
-            "label": data.class_names[data.y_test[row]],
-            "pixels": _base64(image),
-        }
+        label = data.class_names[data.y_test[row]]
+        return {"type": "sample", "label": label, "pixels": _base64(image)}
 
     def _tell(self, event: Event) -> None:
         """Hear of an event in the trainer's thread."""
@@ -216,15 +201,8 @@ class Session:
             self.networks[task] = event.network
             self.outbox.put_progress(event.number, task, event.network, event.report)
         elif isinstance(event, Ended):
-            self.outbox.put(
-                {
-                    "type": "ended",
-                    "run": event.number,
-                    "task": task,
-                    "how": event.how,
-                    "reason": event.reason,
-                }
-            )
+            ended = {"type": "ended", "run": event.number, "task": task}
+            self.outbox.put({**ended, "how": event.how, "reason": event.reason})
 
     async def _send(self) -> None:
         last = 0.0
@@ -234,12 +212,9 @@ class Session:
                     await asyncio.sleep(last + 1 / FRAMES_PER_SECOND - time.monotonic())
                     last = time.monotonic()
                 item = self.outbox.take()
-                message = (
-                    await asyncio.to_thread(_as_progress, item)
-                    if isinstance(item, _Progress)
-                    else item
-                )
-                await self.socket.send_text(json.dumps(message, allow_nan=False))
+                if isinstance(item, _Progress):
+                    item = await asyncio.to_thread(_as_progress, item)
+                await self.socket.send_text(json.dumps(item, allow_nan=False))
 
 
 def _as_started(event: Started) -> dict[str, Any]:
@@ -300,7 +275,7 @@ def _as_report(report: EpochReport) -> dict[str, Any]:
 
 
 def _prediction(request: Predict, network: Network | None, size: int) -> dict[str, Any]:
-    """Return the answer to a drawing; without probabilities if there is no ink or no network."""
+    """Return the answer to a drawing, without probabilities if there is no ink or no network."""
     digit = as_digit(request.pixels, size)
     seen = None if digit is None else _base64(digit * 255)
     probabilities = None

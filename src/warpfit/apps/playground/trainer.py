@@ -136,17 +136,10 @@ class _Trained:
 
 
 class Trainer:
-    """A thread that trains what it was asked for last.
+    """A thread that trains what it was asked for last, of flat digits or of points.
 
-    Parameters
-    ----------
-    digits : Dataset
-        Samples of (features,).
-    device : str
-    turns : Turns
-        Of all trainers of the process; taken on a GPU.
-    tell : callable
-        Hears of every `Event`, in this thread; it must not wait.
+    The turns, those of all trainers of the process, are taken on a GPU. `tell` hears of every
+    `Event` in this thread, and must not wait.
     """
 
     def __init__(
@@ -223,11 +216,8 @@ class Trainer:
 
     def _train(self, job: _Job) -> None:
         request, settings = job.request, job.request.settings
-        data = (
-            self.digits
-            if request.points is None
-            else make_points(request.points.name, request.points.noise)
-        )
+        points = request.points
+        data = self.digits if points is None else make_points(points.name, points.noise)
         trained, goes_on = self._network_for(request, data)
         missing = settings.epochs - trained.epochs
         fit(
@@ -275,13 +265,8 @@ class _Watch(Callback):
     def __init__(
         self, trainer: Trainer, job: _Job, trained: _Trained, data: Dataset, goes_on: bool
     ) -> None:
-        self.trainer, self.job, self.trained, self.data, self.goes_on = (
-            trainer,
-            job,
-            trained,
-            data,
-            goes_on,
-        )
+        self.trainer, self.job, self.trained = trainer, job, trained
+        self.data, self.goes_on = data, goes_on
 
     def on_start(self, run: Run) -> None:
         self._look()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from warpfit.backends.base import (
     ELEMENT_LOSSES,
     HALF_DTYPES,
@@ -68,6 +70,13 @@ def _suits_registers(x: Array, w: Array, pairs: int) -> bool:
     return 0 < w.shape[1] <= MOST_LINEAR_OUTPUTS and 0 < pairs * w.shape[1] <= MOST_WORDS
 
 
+def _array_and_order(rows: Array) -> tuple[Array, tuple[Any, ...]]:
+    """Return the array in which a kernel finds rows, and what it is told of their order."""
+    if isinstance(rows, OrderedRows):
+        return rows.array, order_arguments(rows.rows)
+    return rows, order_arguments(None)
+
+
 class LossStepOps(LossOps):
     """The operations ``..._step`` of the contract."""
 
@@ -92,15 +101,13 @@ class LossStepOps(LossOps):
         num_rows, num_classes = logits.shape
         if not num_rows * num_classes:
             return None
-        by_order = isinstance(labels, OrderedRows)
         launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
         gradient = self.empty(logits.shape, logits.dtype)
         self.kernel(op, DTYPE=logits.dtype, **launch.defines)(
             launch.grid,
             launch.block,
             self.vectors(logits),
-            self._labels(labels.array if by_order else labels),
-            *order_arguments(labels.rows if by_order else None),
+            *self._labels_in_order(labels),
             self.contiguous_or_none(class_weight),
             self.contiguous_or_none(sample_weight),
             gradient,
@@ -128,17 +135,13 @@ class LossStepOps(LossOps):
         label_smoothing: float = 0.0,
     ) -> Array | None:
         op, (x, w, b) = "linear_cross_entropy_step", (logits.x, logits.w, logits.b)
-        check_linear(x, w, b)
-        check_joint(op, x, x.shape, logits.x_activation)
-        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
-        gradient = self.empty((num_rows, num_outputs), x.dtype)
-        check_labels(op, gradient, labels)
+        gradient = self._gradient_of_linear(op, logits, labels)
         check_record(op, record, row)
+        (num_rows, num_inputs), num_outputs = x.shape, w.shape[1]
         pairs = -(-num_inputs // INPUTS_OF_PAIR)
         if not num_rows or not _suits_registers(x, w, pairs):
             return None
-        dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
-        by_order = isinstance(labels, OrderedRows)
+        logits.dx = self.empty(x.shape, x.dtype) if logits.needs_dx else None
         grid = blocks_for(num_rows, LINEAR_THREADS // WARP, 2 * self.runtime.num_multiprocessors)
         defines = {"OUTPUTS": num_outputs, "PAIRS": pairs, "ACTIVATION": logits.x_activation.name}
         self.kernel(op, DTYPE=x.dtype, **defines)(
@@ -147,10 +150,9 @@ class LossStepOps(LossOps):
             self.contiguous(x),
             self.contiguous(w),
             self.contiguous_or_none(b),
-            self._labels(labels.array if by_order else labels),
-            *order_arguments(labels.rows if by_order else None),
+            *self._labels_in_order(labels),
             gradient,
-            dx,
+            logits.dx,
             record,
             *scalar(row),
             *self._partials(grid, 2),
@@ -160,7 +162,15 @@ class LossStepOps(LossOps):
             num_rows,
             num_inputs,
         )
-        logits.dx = dx
+        return gradient
+
+    def _gradient_of_linear(self, op: str, logits: LaterLogits, labels: Array) -> Array:
+        """Return room for a last layer's gradient; raise unless the layer and labels suit it."""
+        x, w = logits.x, logits.w
+        check_linear(x, w, logits.b)
+        check_joint(op, x, x.shape, logits.x_activation)
+        gradient = self.empty((len(x), w.shape[1]), x.dtype)
+        check_labels(op, gradient, labels)
         return gradient
 
     def element_loss_step(
@@ -174,31 +184,21 @@ class LossStepOps(LossOps):
         scale: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array | None:
-        op, loss = "element_loss_step", terms.name
+        op = "element_loss_step"
         _check_element_step(op, prediction, target, terms, sample_weight)
         check_record(op, record, row)
-        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
-        if not num_rows * num_outputs:
+        if not prediction.size:
             return None
-        counts_rows, itemsize = loss in COUNTING_LOSSES, prediction.dtype.itemsize
-        lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
-        blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
-        grid = blocks_for(
-            blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2
-        )
+        grid, lanes = self._element_launch(terms.name, prediction)
         gradient = self.empty(prediction.shape, prediction.dtype)
-        by_order = isinstance(target, OrderedRows)
-        defines = {
-            "LOSS": class_name(loss),
-            "COUNTS_ROWS": int(counts_rows),
-            "GATHERS": int(by_order),
-        }
-        self.kernel(op, DTYPE=prediction.dtype, **defines)(
+        array, order = _array_and_order(target)
+        form = {"COUNTS_ROWS": int(lanes > 0), "GATHERS": int(array is not target)}
+        self.kernel(op, DTYPE=prediction.dtype, LOSS=class_name(terms.name), **form)(
             grid,
             THREADS,
             self.contiguous(prediction),
-            self.contiguous(target.array if by_order else target),
-            *order_arguments(target.rows if by_order else None),
+            self.contiguous(array),
+            *order,
             self.contiguous_or_none(sample_weight),
             gradient,
             record,
@@ -208,11 +208,25 @@ class LossStepOps(LossOps):
             terms.of_derivative,
             terms.setting,
             scale,
-            num_rows,
-            num_outputs,
+            len(prediction),
+            num_outputs_of(prediction),
             lanes,
         )
         return gradient
+
+    def _element_launch(self, loss: str, prediction: Array) -> tuple[int, int]:
+        """Return how many blocks are launched, and the threads of a row; 0: they share none."""
+        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
+        itemsize, most = prediction.dtype.itemsize, self.most_blocks // 2
+        if loss not in COUNTING_LOSSES:
+            return blocks_for(num_rows * num_outputs, elements_of_block(itemsize), most), 0
+        lanes = self._lanes_of_row(num_rows, num_outputs, itemsize)
+        return blocks_for(num_rows * lanes, THREADS, most), lanes
+
+    def _labels_in_order(self, labels: Array) -> tuple[Any, ...]:
+        """Return a kernel's labels, and what it is told of the order of their rows."""
+        array, order = _array_and_order(labels)
+        return (self._labels(array), *order)
 
     def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
         """Return how many threads take a row: part of a warp, or of few long rows a block."""

@@ -67,7 +67,7 @@ def protocol_of_clusters(
     for number, runs in enumerate(clusters):
         for rank in range(config.cluster):
             _ClusterBlock(config, number, rank).join(protocol, list(_batches(runs)))
-        protocol.add(MEMORY, f"meeting of cluster {number}", 1, 16 * config.cluster)
+        protocol.add(MEMORY, f"barrier of cluster {number}", 1, 16 * config.cluster)
     return protocol
 
 
@@ -120,7 +120,7 @@ class _ClusterBlock(Block):
 
     def take_networks(self, number: int) -> Iterator[Event]:
         for idx in range(number + 1):
-            yield Wait(Place(MEMORY, f"meeting of cluster {self.number}"), idx)
+            yield Wait(Place(MEMORY, f"barrier of cluster {self.number}"), idx)
             if self.cluster > 1:
                 yield Arrive(self.at("next_full"), 1, 8)
                 for rank in range(self.cluster) if self.rank == 0 else ():
@@ -131,7 +131,7 @@ class _ClusterBlock(Block):
     def over_networks(self, networks: list[list[_Batch]], warp: int, task: Task) -> Iterator[Event]:
         """Do a task for each network, once all know which is next; and know when there is none."""
         for idx, batches in enumerate([*networks, []]):
-            yield Arrive(Place(MEMORY, f"meeting of cluster {self.number}"))
+            yield Arrive(Place(MEMORY, f"barrier of cluster {self.number}"))
             yield Wait(Place(MEMORY, f"next of block {self.block}"), idx)
             yield from task(batches, warp)
 

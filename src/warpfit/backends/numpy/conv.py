@@ -15,16 +15,11 @@ from warpfit.backends.checks import (
     check_joint,
     check_shape,
 )
-from warpfit.backends.grouped import (
-    backward_input_by_group,
-    backward_weight_by_group,
-    forward_by_group,
-)
-from warpfit.backends.numpy.depthwise import (
-    depthwise_backward_input,
-    depthwise_backward_weight,
-    depthwise_forward,
-    is_depthwise,
+from warpfit.backends.numpy.groups import (
+    Pairs,
+    backward_input_in_groups,
+    backward_weight_in_groups,
+    forward_in_groups,
 )
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.parallel import SumInOrder, each_part
@@ -77,20 +72,14 @@ class ConvOps(Backend):
         op = "conv2d_forward"
         check_float(op, x, w, b)
         num_windows = check_conv2d(op, x.shape, w.shape, stride, padding, dilation, groups)
-        num_outputs = w.shape[3]
-        check_shape(op, "b", b, (num_outputs,))
-        if groups != 1:
-            settings = {"stride": stride, "padding": padding, "dilation": dilation}
-            if not is_depthwise(w.shape, groups):
-                return forward_by_group(self, x, w, b, groups, activation, **settings)
-            z = depthwise_forward(self, x, w, b, num_windows, **settings)
-            y = self.activation_forward(activation, z)
-            return y, z if activation.needs_input else None
-
-        z = self.empty((len(x), *num_windows, num_outputs), x.dtype)
-        y = self.empty(z.shape, z.dtype) if activation.needs_input else z
-        matrix = w.reshape(prod(w.shape[:3]), num_outputs)
+        check_shape(op, "b", b, w.shape[3:])
         pairs = (stride, padding, dilation)
+        if groups != 1:
+            return forward_in_groups(self, x, w, b, num_windows, pairs, groups, activation)
+
+        z = self.empty((len(x), *num_windows, w.shape[3]), x.dtype)
+        y = self.empty(z.shape, z.dtype) if activation.needs_input else z
+        matrix = w.reshape(prod(w.shape[:3]), w.shape[3])
         samples, _, begin = self._columns(x, num_windows, w.shape, *pairs)
 
         def begin_forward() -> Callable[[slice], None]:
@@ -99,7 +88,7 @@ class ConvOps(Backend):
             def forward(own: slice) -> None:
                 for rows, columns in columns_of(own):
                     part = z[own, rows]
-                    np.matmul(columns, matrix, out=part.reshape(len(columns), num_outputs))
+                    np.matmul(columns, matrix, out=part.reshape(len(columns), w.shape[3]))
                     if b is not None:
                         part += b
                     self.activation_forward(activation, part, out=part if y is z else y[own, rows])
@@ -130,11 +119,8 @@ class ConvOps(Backend):
         num_windows = check_conv2d(op, x_shape, w.shape, stride, padding, dilation, groups)
         check_shape(op, "dz", dz, (x_shape[0], *num_windows, w.shape[3]))
         if groups != 1:
-            settings = {"stride": stride, "padding": padding, "dilation": dilation}
-            if is_depthwise(w.shape, groups):
-                dx = depthwise_backward_input(self, dz, w, x_shape, **settings)
-            else:
-                dx = backward_input_by_group(self, dz, w, x_shape, groups, **settings)
+            pairs = (stride, padding, dilation)
+            dx = backward_input_in_groups(self, dz, w, x_shape, pairs, groups)
             return self.with_joints(dx, x, x_activation, plus)
 
         dx = self.empty(x_shape, dz.dtype)
@@ -229,20 +215,21 @@ class ConvOps(Backend):
         check_images(op, "dz", dz.shape)
         w_shape = (*kernel, x.shape[-1] // groups, dz.shape[-1])
         num_windows = check_conv2d(op, x.shape, w_shape, stride, padding, dilation, groups)
-        num_outputs = w_shape[3]
-        check_shape(op, "dz", dz, (len(x), *num_windows, num_outputs))
+        check_shape(op, "dz", dz, (len(x), *num_windows, w_shape[3]))
+        pairs = (stride, padding, dilation)
         if groups != 1:
-            settings = {"stride": stride, "padding": padding, "dilation": dilation}
-            if not is_depthwise(w_shape, groups):
-                return backward_weight_by_group(
-                    self, dz, x, kernel, groups, needs_db=needs_db, **settings
-                )
-            dw = depthwise_backward_weight(self, dz, x, kernel, **settings)
-            return dw, sum_rows(dz) if needs_db else None
+            return backward_weight_in_groups(self, dz, x, w_shape, pairs, groups, needs_db)
+        dw = self._weight_gradient(dz, x, w_shape, pairs)
+        return dw, sum_rows(dz) if needs_db else None
 
+    def _weight_gradient(
+        self, dz: Array, x: Array, w_shape: tuple[int, ...], pairs: Pairs
+    ) -> Array:
+        """Return dw of windows with a stride, padding and dilation."""
+        num_windows, num_outputs = dz.shape[1:3], w_shape[3]
         dw = self.empty((prod(w_shape[:3]), num_outputs), x.dtype)
         dw.fill(0)
-        total, pairs = SumInOrder(dw), (stride, padding, dilation)
+        total = SumInOrder(dw)
         samples, _, begin = self._columns(x, num_windows, w_shape, *pairs, least_bytes=dw.nbytes)
 
         def begin_gradient() -> Callable[[tuple[int, slice]], None]:
@@ -259,7 +246,7 @@ class ConvOps(Backend):
             return add
 
         each_part(list(enumerate(samples)), begin_gradient)
-        return dw.reshape(w_shape), sum_rows(dz) if needs_db else None
+        return dw.reshape(w_shape)
 
     def _columns(
         self,

@@ -15,7 +15,7 @@ from warpfit.backends.matrix_updates import (
     matrix_of,
     orthogonalised,
 )
-from warpfit.backends.update_rules import UpdateNumbers, rule_of
+from warpfit.backends.update_rules import NUMBERS_OF_STEP, UpdateNumbers, rule_of
 
 BLOCK = 1 << 18
 # Elements of all arrays up to which joining them takes less than updating each.
@@ -67,9 +67,9 @@ class OptimOps(Backend):
         numbers: UpdateNumbers,
     ) -> None:
         apply = rule_of(rule, len(slots), numbers.momentum).apply
-        rate, eps, share = numbers[:3]
-        if not type(rate) is type(eps) is type(share) is float:  # arrays that a step finds
-            numbers = numbers._replace(rate=float(rate), eps=float(eps), kept=float(share))
+        of_step = numbers[:NUMBERS_OF_STEP]
+        if any(type(number) is not float for number in of_step):  # arrays that a step finds
+            numbers = UpdateNumbers._make((*map(float, of_step), *numbers[NUMBERS_OF_STEP:]))
         parts = _joined if _are_small(parameters) else _blocks
         for w, g, *kept in parts("update_parameters", parameters, gradients, *slots):
             apply(w, g, kept, numbers, self.empty)

@@ -51,12 +51,8 @@ class PoolOps(Backend):
                 y.fill(-np.inf)
                 indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
             for tap, (of_windows, of_pixels) in enumerate(every_tap):
-                pixels, best, index, mask = (
-                    x[of_pixels],
-                    y[of_windows],
-                    indices[of_windows],
-                    larger[of_windows],
-                )
+                pixels, best = x[of_pixels], y[of_windows]
+                index, mask = indices[of_windows], larger[of_windows]
                 if not tap and not is_padded:
                     np.copyto(best, pixels)
                     index.fill(0)

@@ -283,11 +283,15 @@ __device__ inline Number* unforeseen(Number* pointer) {
 }
 
 // redux.sync (9.7.13.7), sm_80: a number that all lanes of a warp have. The compiler knows it then,
-// and keeps what follows from it in uniform registers.
+// and keeps what follows from it in uniform registers. Turing is not told.
 __device__ inline unsigned uniform(unsigned number) {
+#if __CUDA_ARCH__ >= 800
     unsigned same;
     asm("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(same) : "r"(number));
     return same;
+#else
+    return number;
+#endif
 }
 
 // Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
