@@ -133,6 +133,18 @@ __device__ inline void clear_gradients(OneLaunchShared& shared) {
     clear_by_block<32 * WARPS>(&shared.dz[0][0], ROWS * OUT_STRIDE);
 }
 
+// Row warps that are warpgroups of their own may have more registers than others.
+constexpr bool ROWS_APART = ROW_REGISTERS != OTHER_REGISTERS;
+static_assert(!ROWS_APART || (WEIGHT_WARPS % 4 == 0 && ROW_WARPS % 4 == 0), "whole warpgroups");
+
+__device__ inline void pass_rows(OneLaunchShared& shared, const OneLaunchRun& run, int warp) {
+    if constexpr (AHEAD) {
+        look_ahead(shared, run, warp);
+    } else {
+        pass_tiles(shared, run, warp);
+    }
+}
+
 #include <arguments>  // struct Arguments, as the host packs it
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
@@ -171,19 +183,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         train_weights(shared, run, first);
     } else {
         const int other = warp - WEIGHT_WARPS;
-        if (other < ROW_WARPS) {
+        // All warps of a warpgroup have to leave registers by the same instruction.
+        if (ROWS_APART && other < ROW_WARPS) {
             leave_registers<ROW_REGISTERS>();
-            if constexpr (AHEAD) {
-                look_ahead(shared, run, other);
-            } else {
-                pass_tiles(shared, run, other);
-            }
-        } else if (other < ROW_WARPS + OUTPUT_WARPS) {
-            leave_registers<OTHER_REGISTERS>();
-            train_outputs(shared, run, arguments.record, other - ROW_WARPS);
+            pass_rows(shared, run, other);
         } else {
             leave_registers<OTHER_REGISTERS>();
-            load_batches(shared, run, arguments.batches, arguments.targets);
+            if (!ROWS_APART && other < ROW_WARPS) {
+                pass_rows(shared, run, other);
+            } else if (other < ROW_WARPS + OUTPUT_WARPS) {
+                train_outputs(shared, run, arguments.record, other - ROW_WARPS);
+            } else {
+                load_batches(shared, run, arguments.batches, arguments.targets);
+            }
         }
     }
     __syncwarp();
