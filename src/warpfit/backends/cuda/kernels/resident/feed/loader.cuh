@@ -28,11 +28,12 @@ __device__ inline void copy_rows(T (&slot)[SLOT_ROWS][X_STRIDE], const T* rows, 
 __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], const float* targets,
                                     int r) {
     if (!is_own(r)) return;
-    const int num_rows = own_rows(BATCH), first = (r - first_own_tile()) * 16;
+    const int first = own_rank() * OWN_ROWS, num_rows = own_rows(BATCH);
+    const int begin = OWN_ROWS < 16 ? first : r * 16;
     for (int i = threadIdx.x % 32; i < OWN_OF_TILE * TARGET_WORDS; i += 32) {
-        const int own = i / TARGET_WORDS, row = own_row(r, own), word = i % TARGET_WORDS;
+        const int row = begin + i / TARGET_WORDS, word = i % TARGET_WORDS;
         const bool is_there = row < num_rows;
-        copy_async_4(&place[first + own][word],
+        copy_async_4(&place[row - first][word],
                      targets + (is_there ? row * TARGET_WORDS + word : 0), is_there);
     }
 }

@@ -29,17 +29,11 @@ constexpr int UNIT_TILES = UNIT_WIDTH / 16;
 constexpr int UNIT_STRIDE = DIVIDED ? 8 : UNIT_WIDTH + 8, UNIT_CHUNK = DIVIDED ? ROWS * 8 : 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
               OUT_STRIDE = OUT_WIDTH + 8;
-// OWN_ROWS rows of a batch, one after the other or in pairs of a tile, are those whose loss a block
-// finds: whole tiles, or a power of two. The last blocks may have fewer, or none.
+// OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles,
+// or a power of two. The last blocks may have fewer, or none.
 constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
 static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has an owner");
 constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
-// Experiment, not yet measured: whether the warp that sends gradients of units puts the fence
-// behind what the row warps wrote, in place of each of these.
-constexpr bool SENDER_FENCES = false;
-// Experiment, not yet measured: whether a message has two rows of one half of a tile of outputs, in
-// place of one row of both halves, so that halves that are not there are not sent.
-constexpr bool PAIRS_ROWS = false && OWN_OF_TILE > 1;
 constexpr int GROUPS = ROW_TILES / GROUP;
 // Tiles whose gradients the weight warps add up before they add them to the weights: those whose
 // gradients are there.
@@ -218,12 +212,6 @@ __device__ inline int64 first_weight(const Part& features, const Part& units) {
 __device__ inline int first_own_tile() { return own_rank() * OWN_ROWS / 16; }
 __device__ inline bool is_own(int r) {
     return r >= first_own_tile() && r < first_own_tile() + OWN_TILES;
-}
-
-// Which row of tile r is the `own`th of this block's there: of pairs they are 8 apart.
-__device__ inline int own_row(int r, int own) {
-    const int first = own_rank() * OWN_ROWS % 16;
-    return r * 16 + (PAIRS_ROWS ? first / 2 + own / 2 + own % 2 * 8 : first + own);
 }
 
 // A tile's number among all of a run; sums take slot after slot of their ring.

@@ -138,7 +138,6 @@ struct BiasTile {
 // Where the next sums but one leave from the place of the next ones, these have been received.
 __device__ inline void send_unit_gradients(OneLaunchShared& shared, int step, bool has_next) {
     DividedPart& own = divided(shared);
-    if constexpr (SENDER_FENCES) fence_async();
     if (SENT_SLOTS == 1 && has_next)
         wait(own.sums_full[(step + 1) % SUM_SLOTS], (step + 1) / SUM_SLOTS);
     auto& sent = own.dh[step % 2][own_part()];

@@ -245,10 +245,9 @@ __device__ inline void train_alone(OneLaunchShared& shared, const OneLaunchRun& 
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
     }
-    const int num_units = unforeseen(units.count), num_features = unforeseen(features.count);
-    weights.write(unforeseen(layer.w + own), ALL_UNITS, num_units, num_features, run.unscale);
+    weights.write(layer.w + own, ALL_UNITS, units.count, features.count, run.unscale);
     if (MOMENTUM)
-        velocities.write(unforeseen(layer.w_slots[0] + own), ALL_UNITS, num_units, num_features,
+        velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count,
                          run.unscale);
 }
 

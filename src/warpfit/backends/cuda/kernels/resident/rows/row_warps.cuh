@@ -172,14 +172,14 @@ __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun&
 }
 
 // Of the rows in z that are the upper or the lower ones, `row` being this lane's: adds the bias,
-// and replaces outputs by the derivatives of the loss, with the targets of this block's row `own`.
-// What is left of the outputs is enough for the loss.
+// and replaces outputs by the derivatives of the loss. What is left of the outputs is enough for
+// the loss.
 __device__ inline OutputRest replace_outputs(const OneLaunchShared& shared, const OneLaunchRun& run,
-                                             int step, int count, float factor, int row, int own,
-                                             int below, Outputs& z) {
+                                             int step, int count, float factor, int row, int below,
+                                             Outputs& z) {
     OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
     const float own_factor = row < count ? factor : 0;
-    const float* target = shared.targets[step % TARGET_STEPS][own];
+    const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
     rows.each(below,
               [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
     return rows.replace(below, target, own_factor, run.loss, EvenClasses{});
@@ -204,68 +204,19 @@ __device__ inline void arrive_warp(Barrier& barrier, unsigned bytes) {
 // Columns of tile o of the outputs that are there, of 16; what holds none is not sent.
 __device__ constexpr int columns_of(int o) { return OUTPUTS - o * 16 < 16 ? OUTPUTS - o * 16 : 16; }
 
-// Bytes that a row's outputs take in messages of 16: of two columns of each half of a tile, or of
-// one half and another row; and messages that its gradients take, of eight columns.
-__device__ constexpr int output_bytes(int o) {
-    return o == OUT_TILES ? 0
-           : PAIRS_ROWS
-               ? (columns_of(o) + 1) / 2 * 8 + output_bytes(o + 1)
-               : (columns_of(o) < 8 ? (columns_of(o) + 1) / 2 : 4) * 16 + output_bytes(o + 1);
+// Messages of 16 bytes that a row's outputs take, two columns of each half of a tile in one, and
+// its gradients, eight.
+__device__ constexpr int output_messages(int o) {
+    return o < OUT_TILES
+               ? (columns_of(o) < 8 ? (columns_of(o) + 1) / 2 : 4) + output_messages(o + 1)
+               : 0;
 }
 __device__ constexpr int gradient_messages(int o) {
     return o < OUT_TILES ? (columns_of(o) + 7) / 8 + gradient_messages(o + 1) : 0;
 }
 
-// What a lane sends of both rows of a pair of `tile`, of a tile of 8 columns.
-__device__ inline const float* pair_message(const OneLaunchShared& shared, int tile, int rank,
-                                            int pair, int columns) {
-    return &shared.parts[tile][rank][0][0][0][0] +
-           ((pair * 2 * OUT_TILES + columns) * 4 + threadIdx.x % 4) * 4;
-}
-
-__device__ inline void send_pairs(OneLaunchShared& shared, int r, const Outputs& z) {
-    constexpr int PAIRS = OWN_OF_TILE / 2;
-    const int lane = threadIdx.x % 32, owner = r * 16 / OWN_ROWS + lane / 4 / PAIRS,
-              tile = r % OWN_TILES;
-    const unsigned barrier = place_in(owner, &shared.parts_full[tile]);
-#pragma unroll
-    for (int t = 0; t < 2 * OUT_TILES; ++t) {
-        const float* message = pair_message(shared, tile, own_rank(), lane / 4 % PAIRS, t);
-        const unsigned words[4] = {__float_as_uint(z[t][0]), __float_as_uint(z[t][1]),
-                                   __float_as_uint(z[t][2]), __float_as_uint(z[t][3])};
-        if (t * 8 + lane % 4 * 2 < OUTPUTS)
-            store_async_quad(place_in(owner, message), words, barrier);
-    }
-}
-
-// The lanes of both rows of a pair each add up one half of a tile of both, and exchange.
-__device__ inline void add_pairs(const OneLaunchShared& shared, int tile, int own, int below,
-                                 Outputs& z) {
-    const bool is_second = own % 2;
-#pragma unroll
-    for (int o = 0; o < OUT_TILES; ++o) {
-        float4 sums[2] = {};  // of even and odd blocks
-#pragma unroll
-        for (int rank = 0; rank < CLUSTER; ++rank) {
-            const float4 part = *reinterpret_cast<const float4*>(
-                pair_message(shared, tile, rank, own / 2, 2 * o + is_second));
-            float4& sum = sums[rank % 2];
-            sum = float4{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
-        }
-        const float first[2] = {sums[0].x + sums[1].x, sums[0].y + sums[1].y},
-                    second[2] = {sums[0].z + sums[1].z, sums[0].w + sums[1].w};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float other = __shfl_xor_sync(FULL_WARP, is_second ? first[i] : second[i], 4);
-            z[2 * o][2 * below + i] = is_second ? other : first[i];
-            z[2 * o + 1][2 * below + i] = is_second ? second[i] : other;
-        }
-    }
-}
-
 // Sends this block's part of the outputs of tile r to the blocks whose rows they are.
 __device__ inline void send_outputs(OneLaunchShared& shared, int r, const Outputs& z) {
-    if constexpr (PAIRS_ROWS) return send_pairs(shared, r, z);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -289,7 +240,6 @@ __device__ inline void send_outputs(OneLaunchShared& shared, int r, const Output
 // lower row of z.
 __device__ inline void add_outputs(const OneLaunchShared& shared, int tile, int own, int below,
                                    Outputs& z) {
-    if constexpr (PAIRS_ROWS) return add_pairs(shared, tile, own, below, z);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int o = 0; o < OUT_TILES; ++o) {
@@ -340,17 +290,16 @@ __device__ inline void send_gradients(OneLaunchShared& shared, int row, int belo
 // to all, and what is left for their losses.
 __device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun& run, int step,
                                      int count, float factor, int r, OutputRest (&rests)[2]) {
-    const int lane = threadIdx.x % 32, tile = r - first_own_tile();
+    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
     if (lane == 0)
-        mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * output_bytes(0));
+        mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
     wait(shared.parts_full[tile], step);
     Outputs z;
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
-        const int own = (lane / 4 + 8 * below) % OWN_OF_TILE, row = own_row(r, own);
+        const int own = (lane / 4 + 8 * below) % OWN_OF_TILE, row = first + tile * 16 + own;
         add_outputs(shared, tile, own, below, z);
-        rests[below] =
-            replace_outputs(shared, run, step, count, factor, row, tile * 16 + own, below, z);
+        rests[below] = replace_outputs(shared, run, step, count, factor, row, below, z);
         send_gradients(shared, row, below, z);
     }
 }
@@ -358,10 +307,10 @@ __device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun
 // Sends the losses of this block's rows of tile r to the first block.
 __device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& run, int step,
                                    int count, int r, const OutputRest (&rests)[2]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
-        const int own = lane / 4 + 8 * below, row = own_row(r, own);
+        const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
         const RowLoss loss =
             find_row_loss(rests[below], 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
         if (lane % 4 == 0 && own < OWN_OF_TILE) {
@@ -394,8 +343,7 @@ __device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& r
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const int row = r * 16 + lane / 4 + 8 * below;
-        const OutputRest rest =
-            replace_outputs(shared, run, step, count, factor, row, row, below, z);
+        const OutputRest rest = replace_outputs(shared, run, step, count, factor, row, below, z);
         const RowLoss loss = find_row_loss(rest, 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
         if (lane % 4 == 0) shared.losses[step % 2][row] = loss;
 #pragma unroll
@@ -434,7 +382,7 @@ __device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, in
                 packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
         }
     }
-    if constexpr (DIVIDED && !SENDER_FENCES) fence_async();  // an output warp sends them
+    if constexpr (DIVIDED) fence_async();  // an output warp sends them
     arrive_warp(shared.dh_full[r / HIDDEN_GROUP]);
 }
 
