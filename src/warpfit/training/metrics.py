@@ -34,21 +34,11 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of targets and predictions.
+    """A number of targets and predictions."""
 
-    Parameters
-    ----------
-    name : str
-        Its column without ``val_``.
-    of : function
-        From targets and `Predictions` to the number.
-    more_is_better : bool or None
-        None where neither a scorer nor the name says.
-    """
-
-    name: str
-    of: Callable[[Numbers, Predictions], Any]
-    more_is_better: bool | None
+    name: str  # its column without `val_`
+    of: Callable[[Numbers, Predictions], Any]  # from targets and `Predictions` to the number
+    more_is_better: bool | None  # None where neither a scorer nor the name says
 
 
 @dataclass(frozen=True)

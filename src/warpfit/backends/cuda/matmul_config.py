@@ -16,52 +16,30 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class MatmulConfig:
-    """How a product C (m, n) = op(A) (m, k) @ op(B) (k, n) is launched.
+    """How a product C (m, n) = op(A) (m, k) @ op(B) (k, n) is launched."""
 
-    Attributes
-    ----------
-    kernel : str
-        The kernel file's stem.
-    dtype : str
-        Of A and B.
-    transpose_a, transpose_b : bool
-        Whether A is stored (k, m), B (n, k).
-    vector : bool
-        Whether rows are moved 16 bytes at once; see `aligned`.
-    block_m, block_n, block_k : int
-        The tile of C that a block computes, and how much of k it holds at once.
-    thread_m, thread_n : int
-        The part of it that is one thread's.
-    groups : int
-        Groups of threads in a block that share the k of each tile.
-    splits : int
-        Slices of k, each a block's; their sums are added in the workspace.
-    stages : int
-        Tiles in shared memory at once.
-    turn : bool
-        Whether operands that are stored along k are turned on their way to shared memory.
-    min_blocks : int
-        Blocks that have to fit a multiprocessor, which bounds the registers of a thread.
-    cluster : int
-        Blocks that share tiles of an operand.
-    """
-
-    kernel: str
-    dtype: str
+    kernel: str  # the kernel file's stem
+    dtype: str  # of A and B
+    # transpose_a and transpose_b: whether A is stored (k, m), B (n, k).
     transpose_a: bool = False
     transpose_b: bool = False
-    vector: bool = False
+    vector: bool = False  # whether rows are moved 16 bytes at once; see `aligned`
+    # block_m, block_n and block_k: the tile of C that a block computes, and how much of k it holds
+    # at once.
     block_m: int = _TILE
     block_n: int = _TILE
     block_k: int = _TILE
+    # thread_m and thread_n: the part of it that is one thread's.
     thread_m: int = 1
     thread_n: int = 1
-    groups: int = 1
-    splits: int = 1
-    stages: int = 1
+    groups: int = 1  # groups of threads in a block that share the k of each tile
+    splits: int = 1  # slices of k, each a block's; their sums are added in the workspace
+    stages: int = 1  # tiles in shared memory at once
+    # Whether operands that are stored along k are turned on their way to shared memory.
     turn: bool = True
+    # Blocks that have to fit a multiprocessor, which bounds the registers of a thread.
     min_blocks: int = 1
-    cluster: int = 1
+    cluster: int = 1  # blocks that share tiles of an operand
 
     def __str__(self) -> str:
         tile = f"{self.block_m}x{self.block_n}x{self.block_k}"
