@@ -75,15 +75,7 @@ def flat(rows: Numbers) -> Numbers:
 
 
 class Metrics:
-    """The metrics of a run, of the rows that are validated on, or of all training rows without any.
-
-    Parameters
-    ----------
-    metrics : sequence of Metric
-    plan : Plan
-    data : TrainingData
-    validation : TrainingData or None
-    """
+    """The metrics of a run, of rows that are validated on, or of all training rows without any."""
 
     def __init__(
         self,

@@ -91,10 +91,6 @@ def _number(environment: Mapping[str, str], name: str, least: int, end: int | No
 class SocketCommunicator(Communicator):
     """A process among several; rank 0 is connected with all others.
 
-    Parameters
-    ----------
-    launched : Launched
-
     Attributes
     ----------
     local_rank : int
