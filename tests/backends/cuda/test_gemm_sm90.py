@@ -149,14 +149,15 @@ def multiply(
         for x in (dc, dc if dsaved is None else dsaved)
     ]
     partials = upload(runtime, np.full(config.partials(m, n), np.nan, np.float32))
-    arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
+    counters = upload(runtime, np.zeros(max(1, config.counters(m, n)), np.uint32))
+    arrivals = counters if config.counters(m, n) else None
     kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
     for _ in range(launches):
         kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope,
                partials, arrivals,
                *config.sizes(m, n, k, 0, 0), shared_bytes=config.shared_bytes,
                cluster=config.cluster)  # fmt: skip
-    assert not arrivals.numpy().any()
+    assert not counters.numpy().any()
     return dc.numpy(), dz.numpy()
 
 

@@ -35,7 +35,7 @@ class _Launch(NamedTuple):
     kernel : Kernel or None
     grid, block : tuple of int
     shared_bytes, cluster : int
-    num_partials, num_tiles : int
+    num_partials, num_counters : int
         Numbers and counters that sums over slices need; none of them if there is one slice.
     sizes : tuple of int
         The kernel's last arguments.
@@ -48,7 +48,7 @@ class _Launch(NamedTuple):
     shared_bytes: int = 0
     cluster: int = 1
     num_partials: int = 0
-    num_tiles: int = 0
+    num_counters: int = 0
     sizes: tuple[int, ...] = ()
 
 
@@ -194,7 +194,8 @@ class DenseOps(MapOps):
         dtype = given.a[0].dtype
         if launch.num_partials:
             partials = empty((launch.num_partials,), acc_dtype(dtype))
-            arrivals = self.arrivals(launch.num_tiles)
+        if launch.num_counters:
+            arrivals = self.arrivals(launch.num_counters)
         if isinstance(launch.config, WgmmaConfig) and launch.config.turns_b:
             operand, _ = given.a if launch.config.swapped else given.b
             turned = empty(operand.shape[::-1], dtype)
@@ -284,7 +285,7 @@ class DenseOps(MapOps):
                 config.kernel, **product_defines(config, out_dtype.name, *epilogue)
             )
             sizes = config.sizes(m, n, k, lda, ldb)
-            workspace = config.partials(m, n), config.tiles(m, n)
+            workspace = config.partials(m, n), config.counters(m, n)
             shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
             return _Launch(config, kernel, *shape, *workspace, sizes)
 
