@@ -58,7 +58,8 @@ struct PieceTaker {
         Barrier& told = queue.told[cursor.slot];
         mbarrier_expect(&told, sizeof(queue.pieces[0]));
         if (own_rank() == 0) {
-            const unsigned idx = atomicInc(counter, last);
+            const unsigned idx = atomicAdd(counter, 1u);
+            if (idx == last) *counter = 0;
             for (int rank = 0; rank < CLUSTER; ++rank) {
                 store_async_pair(place_in(rank, queue.pieces[cursor.slot]), idx, 0,
                                  place_in(rank, &told));
