@@ -149,8 +149,9 @@ def multiply(
         for x in (dc, dc if dsaved is None else dsaved)
     ]
     partials = upload(runtime, np.full(config.partials(m, n), np.nan, np.float32))
-    counters = upload(runtime, np.zeros(max(1, config.counters(m, n)), np.uint32))
-    arrivals = counters if config.counters(m, n) else None
+    num_counters = config.counters(m, n, queues=True)
+    counters = upload(runtime, np.zeros(max(1, num_counters), np.uint32))
+    arrivals = counters if num_counters else None
     kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
     for _ in range(launches):
         kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope,

@@ -36,7 +36,7 @@ class _Launch(NamedTuple):
     grid, block : tuple of int
     shared_bytes, cluster : int
     num_partials, num_counters : int
-        Numbers and counters that sums over slices need; none of them if there is one slice.
+        Numbers and counters that sums over slices need, and a queue of tiles.
     sizes : tuple of int
         The kernel's last arguments.
     """
@@ -82,6 +82,8 @@ class DenseOps(MapOps):
         As `ArrayOps` takes them.
     product_kernel : str, optional
         The kernel that computes all products, in place of the one that suits each best.
+    shares_device : bool
+        Whether other kernels may be on some multiprocessors: blocks take tiles as they come then.
     """
 
     def __init__(
@@ -90,10 +92,11 @@ class DenseOps(MapOps):
         reuse: bool = False,
         *,
         product_kernel: str | None = None,
+        shares_device: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(runtime, reuse, **settings)
-        self.product_kernel = product_kernel
+        self.product_kernel, self.shares_device = product_kernel, shares_device
         self._products: dict[Any, _Launch] = {}
 
     def matmul(
@@ -285,7 +288,8 @@ class DenseOps(MapOps):
                 config.kernel, **product_defines(config, out_dtype.name, *epilogue)
             )
             sizes = config.sizes(m, n, k, lda, ldb)
-            workspace = config.partials(m, n), config.counters(m, n)
+            num_counters = config.counters(m, n, queues=self.shares_device)
+            workspace = config.partials(m, n), num_counters
             shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
             return _Launch(config, kernel, *shape, *workspace, sizes)
 

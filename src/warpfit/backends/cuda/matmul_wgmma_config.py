@@ -115,10 +115,9 @@ class WgmmaConfig(MatmulConfig):
         """Return the number of warps' tiles of C."""
         return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
 
-    def counters(self, m: int, n: int) -> int:
-        if self.splits > 1:
-            return self.tiles(m, n)
-        return int(self.tiles_of_clusters(m, n) * self.cluster > self.num_multiprocessors)
+    def counters(self, m: int, n: int, *, queues: bool = False) -> int:
+        is_long = self.tiles_of_clusters(m, n) * self.cluster > self.num_multiprocessors
+        return super().counters(m, n) or int(queues and is_long)
 
     def partials(self, m: int, n: int) -> int:
         """Return the number of float32 sums that `partials` has to hold."""

@@ -56,15 +56,24 @@ struct PieceTaker {
     __device__ void take() {
         if (!counter) return;
         Barrier& told = queue.told[cursor.slot];
-        mbarrier_expect(&told, sizeof(queue.pieces[0]));
+        if constexpr (CLUSTER > 1) mbarrier_expect(&told, sizeof(queue.pieces[0]));
         if (own_rank() == 0) {
             const unsigned idx = atomicAdd(counter, 1u);
             if (idx == last) *counter = 0;
-            for (int rank = 0; rank < CLUSTER; ++rank) {
-                store_async_pair(place_in(rank, queue.pieces[cursor.slot]), idx, 0,
-                                 place_in(rank, &told));
-            }
+            send(queue.pieces[cursor.slot], told, idx);
         }
         cursor.advance<1>();
+    }
+
+    // To the same slot of all blocks of the cluster.
+    static __device__ void send(int (&piece)[2], Barrier& told, unsigned idx) {
+        if constexpr (CLUSTER > 1) {
+            for (int rank = 0; rank < CLUSTER; ++rank) {
+                store_async_pair(place_in(rank, piece), idx, 0, place_in(rank, &told));
+            }
+        } else {
+            piece[0] = idx;
+            mbarrier_arrive(&told);
+        }
     }
 };
