@@ -67,6 +67,7 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
     it has them.
     """
     is_apart = defines.get("RANKS", "") not in ("", defines.get("CLUSTER"))
+    is_apart |= defines.get("FEATURE_PARTS", "1") != "1"
     if name.endswith("_sm90") or "_few_" in name or is_apart:  # beside kernels for Hopper alone
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":

@@ -26,7 +26,7 @@ from warpfit.backends.cuda.waits_of_kernels import PROTOCOLS, check_waits
 from warpfit.errors import CompileError, Obstacle, required
 
 LAUNCHES = {
-    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0],
+    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64, **MOMENTUM)])[0],
     "one_launch_card": launched(one_launch_card.choose_card, [network_of(99, 512, 512, 512, 10)])[
         0
     ],
@@ -42,6 +42,9 @@ MANY = {
 CONFIGURED = {kernel: required(launch).config for kernel, launch in (LAUNCHES | MANY).items()}
 CONFIGURED |= {name: CONFIGS[name].of(defines) for name, defines in table_networks.variants()[:1]}
 AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
+DIVIDED = launched(
+    one_launch.choose, [network_of(784, 256, 10, batch=batch) for batch in (64, 128)]
+)
 LIMITS = ("sm_90a", 232448, 132)
 
 
@@ -141,6 +144,25 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("table_networks", "rows that nobody tells of", without("rows")),
     ("table_networks", "an updater more", counted("updates", 1)),
 ]
+
+
+@pytest.mark.parametrize("launch", DIVIDED, ids=["64", "128"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        without("divided sums_full", "each weight"),
+        without("divided dh_full", "output warp 1"),
+        changed("divided dh_full", owed=16),
+        counted("divided sums_full", 1),
+    ],
+)
+def test_planted_hangs_of_blocks_that_divide_the_features(
+    launch: Any, planted: Callable[[Protocol], None]
+) -> None:
+    protocol = PROTOCOLS["one_launch"](launch.config)
+    assert hang_of(protocol) is None
+    planted(protocol)
+    assert hang_of(protocol) is not None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class OneLaunchArguments(Arguments):
     first: LayerArrays
     last: LayerArrays
     record: Annotated[Place, "double*"]
-    gram: Annotated[Place, "const RowWords*"]
+    gram: Annotated[Place, "const FragmentWords*"]
     gram_scales: ConstFloats
     exchanges: Annotated[Place, "OneLaunchExchange*"]
     num_rows: Int

@@ -107,11 +107,13 @@ class OneLaunchConfig(ResidentConfig):
         Of the hidden layer.
     cluster : int
         Blocks of a cluster: 1, 2, 4, 8 or 16.
+    feature_parts : int
+        Blocks that divide the features, and multiply the units of all of them; 1: none do.
     replicas : int
         Clusters that partition a batch.
     warps_k, warps_u, row_warps, output_warps : int
         Of a block: weight warps, along features and units; the others.
-    weight_registers, other_registers : int
+    weight_registers, row_registers, other_registers : int
         Of a thread; 0: as launched.
     group : int
         Tiles that warps wait for together.
@@ -126,6 +128,8 @@ class OneLaunchConfig(ResidentConfig):
         Along the features, whose optimizer state lies in shared memory.
     sum_slots : int
         A power of two.
+    sent_slots : int
+        Steps of which blocks that divide the features leave sums for each other at once.
     own_of_tile : int
         Rows of a tile whose loss one block finds: 1 to 16, a power of two.
     shared_bytes : int
@@ -137,12 +141,14 @@ class OneLaunchConfig(ResidentConfig):
     hidden: Number
     activation: ActivationName
     cluster: Number
+    feature_parts: Number
     replicas: Number
     warps_k: Number
     warps_u: Number
     row_warps: Number
     output_warps: Number
     weight_registers: Number
+    row_registers: Number
     other_registers: Number
     group: Number
     ahead: Flag
@@ -150,6 +156,7 @@ class OneLaunchConfig(ResidentConfig):
     kept: Number
     near_tiles: Number
     sum_slots: Number
+    sent_slots: Number
     own_of_tile: Number
     shared_bytes: Number
     exchange_bytes: Number

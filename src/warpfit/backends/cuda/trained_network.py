@@ -171,7 +171,9 @@ class TrainedNetwork:
             "class_weights": self.class_weights,
         }
 
-    def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:
+    def gather_defines(
+        self, source: str, parts: int, part_width: int, chunk_rows: int
+    ) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return {
             "SOURCE": source,
@@ -181,22 +183,30 @@ class TrainedNetwork:
             "BATCH": self.batch,
             "PARTS": parts,
             "PART_WIDTH": part_width,
+            "CHUNK_ROWS": chunk_rows,
             "TARGET_WORDS": self.target_words - self.weighted,
             "WEIGHTED": int(self.weighted),
             "TARGET_STRIDE": 2 if self.is_cross_entropy else self.outputs,
         }
 
-    def gram_defines(self, parts: int, part_width: int) -> dict[str, Any]:
+    def gram_defines(self, parts: int, part_width: int, chunk_rows: int) -> dict[str, Any]:
         """Return the defines of the kernel that finds the Gram matrices of batches."""
-        return {"DTYPE": self.dtype, "BATCH": self.batch, "PARTS": parts, "PART_WIDTH": part_width}
+        return {
+            "DTYPE": self.dtype,
+            "BATCH": self.batch,
+            "PARTS": parts,
+            "PART_WIDTH": part_width,
+            "CHUNK_ROWS": chunk_rows,
+        }
 
     @property
     def gram_threads(self) -> int:
-        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch
+        """Threads of a block of that kernel: a warp takes 16 to 64 rows, and up to 64 of the batch
         before.
         """
         row_tiles = padded(self.batch) // 16
-        return 32 * row_tiles * -(-row_tiles // 4)
+        own = 1 if row_tiles < 4 or row_tiles % 2 else 2 if row_tiles == 4 or row_tiles % 4 else 4
+        return 32 * (row_tiles // own) * -(-row_tiles // 4)
 
     @property
     def gram_bytes(self) -> int:
