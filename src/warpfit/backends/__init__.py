@@ -82,7 +82,7 @@ def preferred_device() -> str:
     return os.environ.get("WARPFIT_DEVICE") or "auto"
 
 
-def check_device_name(device: Any, origin: str = "device") -> None:
+def check_device_name(device: Any, origin: str = "one device,") -> None:
     """Raise ConfigError unless it can name a device, which need not be on this machine."""
     is_known = isinstance(device, str) and device in ("auto", "cpu")
     if not is_known and _cuda_index(device) is None:

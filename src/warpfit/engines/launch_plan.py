@@ -228,6 +228,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings
     from warpfit.backends.cuda.one_launch_layers import choose_layers
+    from warpfit.backends.cuda.one_launch_small_sm90 import choose_small
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
     if by_layers or network.cards > 1:
@@ -235,7 +236,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []
     if not found or isinstance(found[0], Obstacle):
         found.append(choose_layers(network, *limits))
-    found.append(choose_card(network, *limits))
+    found += [choose_small(network, *limits), choose_card(network, *limits)]
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
         *others, last = (obstacle for obstacle in found if isinstance(obstacle, Obstacle))

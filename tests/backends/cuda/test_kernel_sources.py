@@ -82,6 +82,7 @@ TAKE_NO_TURNS = {
     "one_launch",
     "one_launch_card",
     "one_launch_layers",
+    "one_launch_small_sm90",
     "table_networks",
     "gather_batches",
     "gram_batches",

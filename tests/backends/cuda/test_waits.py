@@ -14,6 +14,7 @@ from warpfit.backends.cuda import (
     one_launch,
     one_launch_card,
     one_launch_layers,
+    one_launch_small_sm90,
     table_networks,
 )
 from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
@@ -32,6 +33,10 @@ LAUNCHES = {
     ],
     "one_launch_layers": launched(
         one_launch_layers.choose_layers, [network_of(784, 128, 128, 10, clips=True)]
+    )[0],
+    "one_launch_small_sm90": launched(
+        one_launch_small_sm90.choose_small,
+        [network_of(64, 64, 64, 64, 1, batch=256, loss="mse", **ADAM)],
     )[0],
 }
 CARD = "sm_90a", 227 << 10
@@ -134,6 +139,10 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch_layers", "a batch that is not loaded", without("x_full")),
     ("one_launch_card", "outputs awaited before they are left", wait_first("outputs")),
     ("one_launch_card", "gradients of a wrong phase", changed("gradients_full", phase=1)),
+    ("one_launch_small_sm90", "a batch that is not left", without("x_free", "helper 5")),
+    ("one_launch_small_sm90", "words of a wrong phase", changed("words_full", phase=1)),
+    ("one_launch_small_sm90", "words awaited before they are sent", wait_first("words_full")),
+    ("one_launch_small_sm90", "sums that do not come", changed("biases_full", owed=8)),
     ("many_networks_sm90", "z that is not sent", changed("z_full", owed=16)),
     ("many_networks_sm90", "dh awaited before it is sent", wait_first("dh_full")),
     ("many_networks_sm90", "outputs that are not freed", without("others_met", "loss warp 2")),
@@ -231,6 +240,9 @@ def random_plans(number: int) -> dict[str, int]:
             "one_launch": one_launch.choose(alone, *LIMITS),
             "one_launch_layers": one_launch_layers.choose_layers(alone, *LIMITS),
             "one_launch_card": one_launch_card.choose_card(alone, *LIMITS),
+            "one_launch_small_sm90": one_launch_small_sm90.choose_small(
+                network(6, units(6, 4, 1), 4, 10), *LIMITS
+            ),
             "many_networks_sm90": choose_clusters(network(10, units(7, 1, 1), 4, 6), *CARD),
             "many_small_networks_sm90": choose_small(network(6, units(6, 4, 1), 4, 7), *CARD),
         }

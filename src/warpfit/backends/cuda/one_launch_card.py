@@ -20,6 +20,7 @@ from warpfit.backends.cuda.resident_launch import (
     LaunchedRun,
     LaunchedSteps,
     ResidentLaunch,
+    arguments_of,
     too_large,
 )
 from warpfit.backends.cuda.resident_variants import (
@@ -310,18 +311,9 @@ class CardLaunch(ResidentLaunch):
 
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> CardArguments:
         return CardArguments(
-            batches=steps.batches,
-            targets=steps.targets,
-            settings=steps.settings,
-            places=run.places,
-            record=steps.record,
+            **arguments_of(run, steps),
             words=run.zeros(self.exchanged_bytes),
             far=run.empty(self.far_bytes),
-            num_rows=steps.num_rows,
-            num_epochs=steps.epochs,
-            scale=run.loss_scale,
-            rule=run.rule,
-            loss=run.loss,
         )
 
     def __str__(self) -> str:

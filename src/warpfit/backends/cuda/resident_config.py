@@ -320,6 +320,28 @@ class ManyConfig(OfManyNetworks, NarrowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmallConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_small_sm90``.
+
+    Attributes
+    ----------
+    cluster : int
+        Blocks that partition the rows of a batch.
+    groups : int
+        Of four warps each, which hold weights: one for each 64 rows of a block, or more.
+    group_registers, helper_registers : int
+        Of a thread of these, and of those that help; 0: as launched.
+    shared_bytes : int
+    """
+
+    cluster: Number
+    groups: Number
+    group_registers: Number
+    helper_registers: Number
+    shared_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManyClustersConfig(OfManyNetworks):
     """Of ``many_networks_sm90``.
 
@@ -471,5 +493,6 @@ CONFIGS: dict[str, type[Config]] = {
     "one_launch": OneLaunchConfig,
     "one_launch_card": CardConfig,
     "one_launch_layers": LayersConfig,
+    "one_launch_small_sm90": SmallConfig,
     "table_networks": TableConfig,
 }

@@ -191,9 +191,9 @@ class ResidentLaunch(ABC):
         """Shared memory of a block."""
 
     @property
-    @abstractmethod
     def exchange_bytes(self) -> int:
         """Bytes of device memory beside those of the steps."""
+        return 0
 
     @property
     def card_sums_bytes(self) -> int:
@@ -299,6 +299,22 @@ class ResidentLaunch(ABC):
         fit.
         """
         return None
+
+
+def arguments_of(run: LaunchedRun, steps: LaunchedSteps) -> dict[str, Any]:
+    """Return those of `SmallArguments`, which most kernels take."""
+    return {
+        "batches": steps.batches,
+        "targets": steps.targets,
+        "settings": steps.settings,
+        "places": run.places,
+        "record": steps.record,
+        "num_rows": steps.num_rows,
+        "num_epochs": steps.epochs,
+        "scale": run.loss_scale,
+        "rule": run.rule,
+        "loss": run.loss,
+    }
 
 
 def too_heavy(most: int, got: int) -> Obstacle:

@@ -99,12 +99,6 @@ struct AdaptiveWeights {
         store(u, j, numbers);
     }
 
-    // A number with the one that follows it.
-    template <class Number>
-    __device__ static Number (&pair_of(Number& first))[2] {
-        return reinterpret_cast<Number(&)[2]>(first);
-    }
-
     // f(number, its place in memory, or null where it pads a tile) for all optimizer state.
     template <class F>
     __device__ void each_slot(const LayerArrays& layer, F f) {
