@@ -572,6 +572,15 @@ def test_a_warp_that_does_not_meet_before_it_stores(tmp_path: Path) -> None:
     run_wrongly(FENCE_AND_STORE, "fence_async();", message, False, tmp_path)
 
 
+@on_emulator
+def test_a_ring_of_tiles_that_is_as_long_as_that_of_stages(tmp_path: Path) -> None:
+    """Each tile is one stage, so that the one that loads is as far ahead as it can be."""
+    config = wgmma(transpose_b=True, cluster=2, num_multiprocessors=2)
+    message = "store_async_pair: something is on its way already"
+    slots = "QUEUE_SLOTS = STAGES + 1", "QUEUE_SLOTS = STAGES"
+    run_wrongly(*slots, message, False, tmp_path, config, (250, 600, 60))
+
+
 def run_wrongly(
     right: str,
     wrong: str,
@@ -579,6 +588,7 @@ def run_wrongly(
     reverse: bool,
     folder: Path,
     config: WgmmaConfig | None = None,
+    sizes: tuple[int, int, int] = (250, 200, 270),
 ) -> None:
     """Run a copy of the kernel with a mistake, which the emulator has to tell in these words."""
     source = jit.flattened("gemm_sm90", ())
@@ -589,4 +599,4 @@ def run_wrongly(
         transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2
     )
     with pytest.raises(DeviceError, match=rf"^kernel gemm_sm90, block \(\d, 0, 0\).*: {message}"):
-        assert_product(kernels, config, 250, 200, 270)
+        assert_product(kernels, config, *sizes)
