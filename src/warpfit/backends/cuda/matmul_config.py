@@ -23,7 +23,7 @@ class MatmulConfig:
     # transpose_a and transpose_b: whether A is stored (k, m), B (n, k).
     transpose_a: bool = False
     transpose_b: bool = False
-    vector: bool = False  # whether rows are moved 16 bytes at once; see `aligned`
+    vector: bool = False  # whether all rows begin and end at 16 bytes, and so move at once
     # block_m, block_n and block_k: the tile of C that a block computes, and how much of k it holds
     # at once.
     block_m: int = _TILE
@@ -157,23 +157,6 @@ _Config = TypeVar("_Config", bound=MatmulConfig)
 def _tile_numbers(rows: int, ks: int, kept: bool, pad: int) -> int:
     """Return the numbers in a tile: `kept` with its rows along k, else turned; each line padded."""
     return rows * (ks + pad) if kept else ks * (rows + pad)
-
-
-def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
-    """Whether all rows begin and end at multiples of 16 bytes, so that kernels may move 16 bytes at
-    once.
-
-    Parameters
-    ----------
-    dtype : str
-        Of all arrays.
-    *pointers_and_rows : tuple of (address, length of a row, leading dimension)
-        Of A, B and C, as they are stored; length and leading dimension in elements.
-    """
-    size = BYTES[dtype]
-    return all(
-        (pointer | length * size | ld * size) % 16 == 0 for pointer, length, ld in pointers_and_rows
-    )
 
 
 def fitted(config: _Config, shared_bytes: int) -> _Config | None:
