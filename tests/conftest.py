@@ -12,6 +12,7 @@ import pytest
 
 from emulator.build import build_scheduler, gxx_missing
 from emulator.runtime import EmulatedRuntime
+from support.both_ends import BothEnds
 from support.environment import start_clean
 from support.strict import FILTERS
 from support.turns import COLLECTED, mark_turns
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", line)
     if NO_GXX is None and getattr(config.option, "numprocesses", None):
         Thread(target=build_scheduler).start()  # while the processes of pytest-xdist collect
+    if worker := getattr(config, "workerinput", {}).get("workerid"):
+        config.pluginmanager.register(BothEnds(worker))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
