@@ -15,7 +15,7 @@ from emulator.runtime import EmulatedRuntime
 from support.both_ends import BothEnds
 from support.environment import start_clean
 from support.strict import FILTERS
-from support.turns import COLLECTED, mark_turns
+from support.turns import COLLECTED, is_slow_as_a_whole, mark_turns
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.memory import Memory
 
@@ -45,6 +45,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
     if NO_GPU:
         terminalreporter.write_line(f"what runs on the emulator did not run on a GPU: {NO_GPU}")
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> list[Any] | None:
+    """Make no cases of a test that is slow as a whole where none of them would run."""
+    leaves_slow = collector.config.option.markexpr == "not slow"
+    return [] if leaves_slow and is_slow_as_a_whole(name, obj) else None
 
 
 def pytest_collection() -> None:
