@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from collections import Counter
 from threading import Thread
@@ -20,6 +21,7 @@ from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.memory import Memory
 
 start_clean()
+os.environ["WARPFIT_DEVICE"] = "cpu"  # is what device 'auto' is, on a machine with a GPU too
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
 
@@ -108,12 +110,6 @@ def poisoned_gpu() -> None:
     """Let the first GPU, where there is one, be poisoned for all tests."""
     if NO_GPU is None:
         runtime._OPEN[0] = PoisonedRuntime(0)
-
-
-@pytest.fixture(autouse=True)
-def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let device 'auto' be the CPU, on a machine with a GPU too."""
-    monkeypatch.setenv("WARPFIT_DEVICE", "cpu")
 
 
 @pytest.fixture(scope="session")

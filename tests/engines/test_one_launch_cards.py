@@ -37,7 +37,11 @@ def rows() -> tuple[Any, Any]:
 
 def fit(model: nn.Module, device: Any, optimizer: Any = None, **settings: Any) -> wf.History:
     asked = {"epochs": 3, "batch_size": BATCH, "seed": 5, "precision": "float16"}
-    asked |= {"engine": "one_launch", "verbose": False, "optimizer": optimizer or sgd(model, 0.05)}
+    asked |= {
+        "engine": "one_launch",
+        "verbose": False,
+        "optimizer": optimizer or sgd(model, 0.05, momentum=0.9),
+    }
     return wf.fit(model, *rows(), device=device, **(asked | settings))
 
 
@@ -118,7 +122,9 @@ def test_all_cards_have_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_validation_within_the_launch_and_a_rule_between_launches() -> None:
     x, y = rows()
     settings: dict[str, Any] = {"validation_data": (x[:70], y[:70]), "epochs": 4}
-    history = assert_numbers_of_one(lambda: mlp(*SIZES), lambda m: sgd(m, 0.05), **settings)
+    history = assert_numbers_of_one(
+        lambda: mlp(*SIZES), lambda m: sgd(m, 0.05, momentum=0.9), **settings
+    )
     assert history.plan.prepared.validates
     model = mlp(*SIZES)
     asked = {**settings, "epochs": 9}
