@@ -14,15 +14,6 @@ from typing import Any
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch_layout import WORKING_REGISTERS, OneLaunch, hidden_units
 from warpfit.backends.cuda.resident_launch import too_heavy, too_large
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
-)
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
@@ -298,44 +289,3 @@ def _group(shape: OneLaunch) -> int:
         ),
         1,
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base, linear, mnist = network_of(64, 64, 10), network_of(784, 10), network_of(784, 256, 10)
-    halves = with_each_dtype(base)
-    networks = [
-        *halves,
-        *with_each_activation(base),
-        replace(base, **ADAM),
-        replace(base, **ADAM, decays=True, dtype="bfloat16", loss="mse"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(linear, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=96, decays=True),
-        replace(base, **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, loss="mse", widths=(64, 64, 1)),
-        replace(base, smoothed=True),
-        *(replace(base, loss=loss) for loss in ("absolute_error", "huber", "binary_cross_entropy")),
-        replace(linear, batch=64),
-        replace(linear, batch=64, dtype="bfloat16", **MOMENTUM),
-        replace(linear, batch=128),
-        replace(mnist, batch=64),
-        replace(mnist, batch=128),
-        replace(mnist, batch=64, **MOMENTUM),
-        replace(mnist, batch=8),
-        replace(mnist, **MOMENTUM, nesterov=True),
-        replace(mnist, batch=512),
-        replace(mnist, batch=1024, **MOMENTUM),
-        replace(linear, batch=1000),
-    ]
-    launches = launched(choose, networks)
-    launches += launched(choose, [*halves, network_of(64, 10), replace(base, batch=512)], "a100")
-    batches = [("gram_batches", own.gram_defines) for own in launches if own.looks_ahead]
-    batches += [
-        ("gather_batches", own.gather_defines(source))
-        for own in launched(choose, [*halves, replace(linear, batch=64), replace(mnist, batch=64)])
-        for source in ("uint8", "float16", "float32", "float64")
-    ]
-    gathering = [(name, {key: str(own) for key, own in found.items()}) for name, found in batches]
-    return [*compiled(launches), *gathering]
