@@ -155,7 +155,10 @@ class Run(ABC):
         ranks: Communicator,
     ) -> None:
         self.ops: Backend = backends.create(
-            plan.device, precision=plan.precision, loss_scale=loss_scale
+            plan.device,
+            precision=plan.precision,
+            loss_scale=loss_scale,
+            shares_device=ranks.size > 1,
         )
         self.plan, self.state, self.data, self.ranks = plan, state, data, ranks
         self.on_step = on_step if ranks.rank == 0 else None

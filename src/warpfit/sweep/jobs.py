@@ -92,7 +92,6 @@ class SweepJob:
 
         try:
             outcome = SweepOutcome(self._sweep(start))
-            _clear(results.path)
             self._write(results.path, outcome)
         finally:
             results.remove_if_empty()
@@ -163,12 +162,6 @@ class SweepJob:
         trained.save(outcome.files[-1])
         if len(self.dataset.x_test):
             outcome.test = trained.test_on(self.dataset)
-
-
-def _clear(folder: Path) -> None:
-    """Remove the files of an earlier sweep, some of which may not be written again."""
-    for name in (TABLE, PICTURE, BEST, MODEL):
-        (folder / name).unlink(missing_ok=True)
 
 
 def _write_csv(path: Path, rows: Sequence[Record]) -> None:

@@ -24,7 +24,7 @@ from warpfit.sweep.planning import affordable, memory_left, plan_groups
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
 from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
-from warpfit.training.devices import all_cards, check_names
+from warpfit.training.devices import named_devices
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -62,7 +62,7 @@ class Places:
     @staticmethod
     def of(device: Any, executor: Any, n_jobs: Any) -> Places:
         """Return the places that `fit_many` is asked for, checked."""
-        devices = _checked_devices(device)
+        devices = named_devices(device)
         if executor is not None and not isinstance(executor, Executor):
             raise ConfigError(
                 "expected executor to be a concurrent.futures.Executor or None, got "
@@ -133,19 +133,6 @@ class Places:
         from joblib import effective_n_jobs
 
         return int(min(effective_n_jobs(self.n_jobs), num_tasks))
-
-
-def _checked_devices(device: Any) -> list[str]:
-    if isinstance(device, str) and device == backends.ALL_CARDS:
-        return list(all_cards())
-    devices = [device] if isinstance(device, str) else device
-    if not isinstance(devices, Sequence) or not devices:
-        raise ConfigError(f"expected a device or several, got {device!r}")
-    if len(devices) > 1:
-        check_names(devices)
-    else:
-        backends.check_device_name(devices[0])
-    return list(devices)
 
 
 def place_of_tasks(device: str, tasks: Sequence[Task], num_processes: int) -> PlaceOfMany:

@@ -379,6 +379,8 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}"
             )
+        if name == "device" and isinstance(value, list):
+            value = ",".join(map(str, value))
         settings[name] = _integers(value, PARSERS[name]) if name in PARSERS else value
         if not _fits(settings[name], types[name]):
             raise ConfigError(

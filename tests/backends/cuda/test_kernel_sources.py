@@ -219,7 +219,7 @@ TOLD = re.compile(
 HEARD = re.compile(
     r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\((?:&place\.epoch|&published|turn)\)"
 )
-HANDED_OUT = {"&taken", "&end"}
+HANDED_OUT = {"&taken", "&end", "counter"}
 FENCE = re.compile(r"(?:__threadfence(?:_block|_system)?|fence_of_grid)\(\);")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from warpfit.apps.ladder.task import DEFAULT_HIDDEN, Task, make_task
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError, WarpfitError
-from warpfit.files import atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 from warpfit.plots import has_matplotlib
 
 # What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under
@@ -167,7 +167,7 @@ def climb(
         network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed
     )
     climber = _Climber(task, device, number, precision, on_start, on_rung)
-    with nullcontext() if out is None else _folder_for(Path(out).expanduser()):
+    with nullcontext() if out is None else ResultsFolder(out).filled():
         for rung in RUNGS:
             if names is None or rung.name in names:
                 climber.step_up(rung)
@@ -181,19 +181,6 @@ def climb(
         if out is not None:
             save(result, out)
     return result
-
-
-@contextmanager
-def _folder_for(path: Path) -> Iterator[None]:
-    """Make a folder and those above it; take away again those of them into which nothing came."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    make_folder(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # one that is not empty stays, and so do those above it
-            for folder in made:
-                folder.rmdir()
 
 
 class _Climber:

@@ -110,8 +110,14 @@ class MatmulConfig:
         return max(self.stages * stage * size, sums)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of tiles of C: with splits, the zeros that `arrivals` has to hold."""
+        """Return the number of tiles of C."""
         return -(-m // self.block_m) * -(-n // self.block_n)
+
+    def counters(self, m: int, n: int, *, queues: bool = False) -> int:
+        """Return how many zeros `arrivals` has to hold: for sums over slices, and for blocks that
+        take tiles as they come, if there are more than run at once and the kernel can.
+        """
+        return self.tiles(m, n) if self.splits > 1 else 0
 
     def partials(self, m: int, n: int) -> int:
         """Return how many sums (float32, or float64 for float64) `partials` has to hold."""
