@@ -35,18 +35,10 @@ LAUNCH_BYTES = 1 << 29
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedLaunch(Prepared):
-    """How the engine one_launch runs a plan.
+    """How the engine one_launch runs a plan."""
 
-    Attributes
-    ----------
-    launch : ResidentLaunch
-        The kernel, and how blocks and warps share the network.
-    cut : Cut or None
-        How the epochs of data that stays on the host are cut into launches.
-    """
-
-    launch: ResidentLaunch
-    cut: Cut | None = None
+    launch: ResidentLaunch  # the kernel, and how blocks and warps share the network
+    cut: Cut | None = None  # how the epochs of data that stays on the host are cut into launches
 
     @property
     def is_streamed(self) -> bool:
@@ -349,23 +341,15 @@ def epochs_held(launch: ResidentLaunch, num_rows: int, num_validated: int = 0) -
 
 @dataclass(frozen=True)
 class LaunchDescription:
-    """How a plan would be launched, in numbers.
+    """How a plan would be launched, in numbers."""
 
-    Attributes
-    ----------
-    registers : tuple of (str, int)
-        A thread's, and what of them a weight warp needs for weights.
-    shared, device : tuple of (str, int)
-        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's
-        memory.
-    source : str
-        Of the kernel, with all that it includes.
-    """
-
+    # A thread's, and what of them a weight warp needs for weights.
     registers: tuple[tuple[str, int], ...]
+    # shared and device: bytes of the parts of a block's shared memory, and of what an epoch takes
+    # of the device's memory.
     shared: tuple[tuple[str, int], ...]
     device: tuple[tuple[str, int], ...]
-    source: str
+    source: str  # of the kernel, with all that it includes
 
 
 def describe(prepared: PreparedLaunch, data: TrainingData) -> LaunchDescription:

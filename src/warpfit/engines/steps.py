@@ -50,44 +50,23 @@ Batch = tuple[Array, Array, Array | None]
 
 
 class StepNumbers(NamedTuple):
-    """What differs between two steps besides their rows.
+    """What differs between two steps besides their rows."""
 
-    Attributes
-    ----------
-    step : Number
-        Of the run, counted from 0: it decides dropout's masks.
-    row : Number
-        Of the epoch's record.
-    update : int
-        The optimizer's step, counted from 1.
-    lr : float
-    of_update : array, optional
-        The optimizer's numbers on the device, in place of `update` and `lr`; see
-        `OptimizerSpec.numbers_of_groups`.
-    part : Part
-        Which rows of the batch these are.
-    """
-
-    step: Number
-    row: Number
-    part: Part
-    update: int = 0
+    step: Number  # of the run, counted from 0: it decides dropout's masks
+    row: Number  # of the epoch's record
+    part: Part  # which rows of the batch these are
+    update: int = 0  # the optimizer's step, counted from 1
     lr: float = 0.0
+    # The optimizer's numbers on the device, in place of `update` and `lr`; see
+    # `OptimizerSpec.numbers_of_groups`.
     of_update: Array | None = None
 
 
 class RowSource(NamedTuple):
-    """An array that batches are taken from.
+    """An array that batches are taken from."""
 
-    Attributes
-    ----------
-    array : array (N, ...)
-    dtype : str
-        Of a batch.
-    """
-
-    array: Array
-    dtype: str
+    array: Array  # (N, ...)
+    dtype: str  # of a batch
 
     @property
     def nbytes(self) -> int:

@@ -42,23 +42,12 @@ class SweepOutcome:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep that is ready to run.
-
-    Attributes
-    ----------
-    settings : SweepSettings
-    dataset : Dataset
-        With the training rows, less those held out for validation.
-    validation : (x, y) or None
-        Rows held out from the training set; None with folds.
-    card : ModelCard
-        What the data are to every network.
-    """
+    """A sweep that is ready to run."""
 
     settings: SweepSettings
-    dataset: Dataset
-    validation: Rows | None
-    card: ModelCard
+    dataset: Dataset  # with the training rows, less those held out for validation
+    validation: Rows | None  # (x, y): rows held out from the training set; None with folds
+    card: ModelCard  # what the data are to every network
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate with nothing left open; all train as long, unless they

@@ -40,24 +40,12 @@ Widths = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Places:
-    """Where the networks of a sweep are trained.
+    """Where the networks of a sweep are trained."""
 
-    Attributes
-    ----------
-    devices : list of str
-        Taken in turn by shards, if there are several.
-    workers : Workers or None
-        Elsewhere; None if this process trains, or has processes of its own.
-    n_jobs : int
-        As `fit_many` takes it.
-    reason : str
-        Why there, if that was chosen.
-    """
-
-    devices: list[str]
-    workers: Workers | None
-    n_jobs: int
-    reason: str = ""
+    devices: list[str]  # taken in turn by shards, if there are several
+    workers: Workers | None  # elsewhere; None if this process trains, or has processes of its own
+    n_jobs: int  # as `fit_many` takes it
+    reason: str = ""  # why there, if that was chosen
 
     @staticmethod
     def of(device: Any, executor: Any, n_jobs: Any) -> Places:

@@ -20,21 +20,11 @@ T = TypeVar("T")
 
 
 class Devices(NamedTuple):
-    """The devices of a run.
+    """The devices of a run."""
 
-    Attributes
-    ----------
-    own : str
-        This rank's; rank 0's, if ranks are threads.
-    names : tuple of str
-        Of all ranks; empty if only one device was asked for.
-    has_processes : bool
-        Whether ranks are processes.
-    """
-
-    own: str
-    names: tuple[str, ...] = ()
-    has_processes: bool = False
+    own: str  # this rank's; rank 0's, if ranks are threads
+    names: tuple[str, ...] = ()  # of all ranks; empty if only one device was asked for
+    has_processes: bool = False  # whether ranks are processes
 
     def plan(self, draft: Plan) -> Plan:
         """Return a draft with these devices, or raise ConfigError if a batch has no row for some of

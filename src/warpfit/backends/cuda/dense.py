@@ -26,30 +26,19 @@ MOST_TUNED, TUNED_CALLS, TUNED_ROUNDS = 8, 20, 5
 
 
 class _Launch(NamedTuple):
-    """A product's kernel, and how it is launched.
+    """A product's kernel, and how it is launched."""
 
-    Attributes
-    ----------
-    config : MatmulConfig or None
-        None if there is nothing to compute.
-    kernel : Kernel or None
-    grid, block : tuple of int
-    shared_bytes, cluster : int
-    num_partials, num_counters : int
-        Numbers and counters that sums over slices need, and a queue of tiles.
-    sizes : tuple of int
-        The kernel's last arguments.
-    """
-
-    config: MatmulConfig | None = None
+    config: MatmulConfig | None = None  # None if there is nothing to compute
     kernel: Kernel | None = None
     grid: tuple[int, int, int] = (0, 0, 0)
     block: tuple[int, int, int] = (0, 0, 0)
     shared_bytes: int = 0
     cluster: int = 1
+    # num_partials and num_counters: numbers and counters that sums over slices need, and a queue of
+    # tiles.
     num_partials: int = 0
     num_counters: int = 0
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # the kernel's last arguments
 
 
 class _Given(NamedTuple):

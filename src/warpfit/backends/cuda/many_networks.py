@@ -31,27 +31,14 @@ MOST_BLOCKS = 8
 
 @dataclass(frozen=True)
 class ManyNetworks(ManyLaunch):
-    """How a block trains a network; printable.
+    """How a block trains a network; printable."""
 
-    Attributes
-    ----------
-    network : TrainedNetwork
-        What all of them are.
-    warps : int
-        Of a block; each has 16 rows of a tile.
-    blocks : int
-        Of a multiprocessor at once.
-    piece : tuple of int
-        Tiles of 16 inputs, and of 16 outputs, of which a warp has the parameters.
-    in_registers : bool
-        Whether parameters stay in registers, or in shared memory.
-    """
-
-    network: TrainedNetwork
-    warps: int
-    blocks: int
+    network: TrainedNetwork  # what all of them are
+    warps: int  # of a block; each has 16 rows of a tile
+    blocks: int  # of a multiprocessor at once
+    # Tiles of 16 inputs, and of 16 outputs, of which a warp has the parameters.
     piece: tuple[int, int]
-    in_registers: bool
+    in_registers: bool  # whether parameters stay in registers, or in shared memory
 
     kernel = "many_networks"
     arguments = ManyArguments

@@ -36,21 +36,12 @@ ALIGNMENT = 1024
 
 @dataclass(frozen=True)
 class ManyClusters(ManyLaunch):
-    """How a cluster trains a network; printable.
+    """How a cluster trains a network; printable."""
 
-    Attributes
-    ----------
-    network : TrainedNetwork
-        What all of them are.
-    cluster : int
-        Blocks.
-    shared_slices : int
-        Of a part's slices of 16 features, those whose weights lie in shared memory; the others' lie
-        in registers.
-    """
-
-    network: TrainedNetwork
-    cluster: int
+    network: TrainedNetwork  # what all of them are
+    cluster: int  # blocks
+    # Of a part's slices of 16 features, those whose weights lie in shared memory; the others' lie
+    # in registers.
     shared_slices: int = 0
 
     kernel = "many_networks_sm90"

@@ -33,20 +33,11 @@ LEAST_UNITS = 17
 
 @dataclass(frozen=True)
 class ManySmallNetworks(ManyLaunch):
-    """How a block trains networks; printable.
+    """How a block trains networks; printable."""
 
-    Attributes
-    ----------
-    network : TrainedNetwork
-        What all of them are.
-    in_block : int
-        Groups of a block, each of which trains a network.
-    shares_first : bool
-        Whether the first layer's weights lie in shared memory, as registers do not suffice.
-    """
-
-    network: TrainedNetwork
-    in_block: int = 1
+    network: TrainedNetwork  # what all of them are
+    in_block: int = 1  # groups of a block, each of which trains a network
+    # Whether the first layer's weights lie in shared memory, as registers do not suffice.
     shares_first: bool = False
 
     kernel = "many_small_networks_sm90"

@@ -34,31 +34,17 @@ class WgmmaConfig(MatmulConfig):
 
     All sizes are those of the kernel's own product: of the transposed one, Cᵀ = op(B)ᵀ op(A)ᵀ, if
     it is swapped. The blocks of a cluster, one below the other, share the tile of B.
-
-    Attributes
-    ----------
-    out : str
-        C's dtype.
-    consumers : int
-        Warpgroups of a block that multiply.
-    mma_rows : int
-        How often 64 rows are one warpgroup's.
-    swapped : bool
-        Whether rows of the tile are columns of C: for products of few rows, and for those of
-        float32.
-    turns_b : bool
-        Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take
-        float32 only so.
-    num_multiprocessors : int
-        Of the device.
     """
 
-    out: str = "float16"
-    consumers: int = 1
-    mma_rows: int = 1
+    out: str = "float16"  # C's dtype
+    consumers: int = 1  # warpgroups of a block that multiply
+    mma_rows: int = 1  # how often 64 rows are one warpgroup's
+    # Whether rows of the tile are columns of C: for products of few rows, and for those of float32.
     swapped: bool = False
+    # Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take
+    # float32 only so.
     turns_b: bool = False
-    num_multiprocessors: int = 132
+    num_multiprocessors: int = 132  # of the device
 
     def __str__(self) -> str:
         swapped = ", swapped" if self.swapped else ""
