@@ -108,7 +108,7 @@ def assert_covers(launch: OneLaunch) -> None:
     network = launch.network
     if launch.hidden:
         assert launch.cluster * launch.block_units >= launch.hidden
-        assert launch.block_features >= network.features
+        assert launch.parts * launch.block_features >= network.features
     else:
         assert launch.parts == launch.cluster
         assert launch.cluster * launch.block_features >= network.features
