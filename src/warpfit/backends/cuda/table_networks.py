@@ -11,11 +11,10 @@ from itertools import pairwise
 from math import sqrt
 from typing import ClassVar
 
-from warpfit.backends.base import HALF_DTYPES, Activation
-from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.base import Activation
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_config import TableConfig
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 # As in kernels/tabular/table_shapes.cuh.
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
@@ -203,23 +202,3 @@ def choose_table(
             f"{launch.shared_bytes}"
         )
     return launch
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each shape has its own kernel."""
-    magic = TableShape(10, 0, (), 256, 3, 2, Activation("selu"), 0.1, 256)
-    shapes = [
-        magic,
-        replace(magic, networks=8),
-        replace(magic, hidden=64, hidden_layers=5, networks=8),
-        TableShape(6, 20, (), 256, 3, 1, Activation("mish"), None, 256),
-        TableShape(57, 3, (40, 12), 256, 3, 26, Activation("selu"), 0.0, 256),
-        TableShape(0, 286, (), 256, 3, 3, Activation("selu"), 0.1, 256),
-    ]
-    card, found = CARDS["h100"], []
-    for shape in shapes:
-        launch = required(
-            choose_table(shape, card.arch, card.max_shared_bytes, card.num_multiprocessors)
-        )
-        found += [replace(launch, dtype=dtype) for dtype in HALF_DTYPES]
-    return [(launch.kernel, launch.config.settings()) for launch in found]
