@@ -227,6 +227,7 @@ def of_table_networks() -> Compiled:
     shapes = [
         magic,
         replace(magic, networks=8),
+        replace(magic, hidden=64, hidden_layers=5, networks=8),
         TableShape(6, 20, (), 256, 3, 1, Activation("mish"), None, 256),
         TableShape(57, 3, (40, 12), 256, 3, 26, Activation("selu"), 0.0, 256),
         TableShape(0, 286, (), 256, 3, 3, Activation("selu"), 0.1, 256),

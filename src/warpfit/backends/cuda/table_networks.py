@@ -19,7 +19,7 @@ from warpfit.errors import Obstacle
 # As in kernels/tabular/table_shapes.cuh.
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
 TILE, TILE_BYTES = 16, 512
-MOST_LAYERS = 4
+MOST_LAYERS = 8
 MOST_UNITS, MOST_OUTPUTS = TILE * WARPS, TILE * MOST_SPLIT
 # What gradients of a row's loss are multiplied by, so that 16 bits hold them: those of logits are
 # below 1, those of numbers some tens.
@@ -142,7 +142,7 @@ class TableLaunch:
         split = TILE * max(last, first if first <= MOST_SPLIT else 1)
         stride = TILE * max(map(tiles_of, widths)) + 8
         of_row = 4 * stride + 4 * WARPS * (split + 4) + 8 * shape.inputs
-        of_row += 8 * TILE * WARPS * shape.hidden_layers
+        of_row += 8 * TILE * tiles_of(shape.hidden) * shape.hidden_layers
         targets = 1 if shape.smoothing is not None else shape.outputs
         of_row += 4 * (shape.columns + targets + 1)
         return self.rows * of_row + 4 * shape.num_vectors + 9 * shape.networks + 128
