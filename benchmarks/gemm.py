@@ -31,7 +31,7 @@ from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.layouts import copy_plan
 from warpfit.backends.cuda.matmul import candidates, configure
-from warpfit.backends.cuda.matmul_config import aligned
+from warpfit.backends.cuda.matmul_config import BYTES
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 from warpfit.backends.cuda.runtime import Runtime
 from warpfit.errors import CompileError
@@ -180,9 +180,8 @@ class Bench:
             transpose_b=transpose_b,
             num_multiprocessors=self.runtime.num_multiprocessors,
             arch=self.runtime.arch,
-            vector=aligned(
-                dtype, *((0, length, length) for length in lengths)
-            ),  # PyTorch aligns to 512 bytes
+            # PyTorch aligns arrays to 512 bytes.
+            vector=not any(length * BYTES[dtype] & 15 for length in lengths),
         )
 
     def ours(self, config: Any, operands: Operands) -> Callable[[int], None]:

@@ -837,8 +837,8 @@ def estimator_scores(results: Results) -> str:
 
 def ladder(results: Results) -> str:
     """Return a table for each network, with what there is to say of its rungs."""
+    from ladder_peers import PEERS
     from warpfit.apps.ladder import Result
-    from warpfit.apps.ladder.peers import PEERS
     from warpfit.apps.ladder.rungs import RUNGS
     from warpfit.apps.ladder.table import milliseconds, notes, times
 

@@ -105,5 +105,11 @@ CASES = (
     Case(8192, (784, 8192, 8192, 8192, 10)),
     Case(8192, (1024,) * 5, steps_per_epoch=16),
     Case(512, kind="cnn", make=our_cnn, images=digits, steps_per_epoch=16),
-    Case(512, kind="resnet", make=residual.our_resnet, images=residual.made_up_images),
+    Case(
+        512,
+        kind="resnet",
+        make=residual.our_resnet,
+        images=residual.made_up_images,
+        steps_per_epoch=16,
+    ),
 )

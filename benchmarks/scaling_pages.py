@@ -27,7 +27,8 @@ def rows_of_networks(results: Results) -> Table:
             found = part.get("fast", {}).get(case, {})
             if count not in found:
                 continue
-            of_count, peer = found[count], part["peers"].get(f"{case} on {count}", {})
+            of_count = found[count]
+            peer = part.get("peers", {}).get(f"{case} on {count}", {})
             ratio = of_count.get("expected", {}).get("ratio")
             theirs = ", ".join(_us(peer[kind]) for kind in ("eager", "compile") if kind in peer)
             rows.append(

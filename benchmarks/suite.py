@@ -187,6 +187,8 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["list"]
     name = name.removeprefix("--") if name in ("--compare", "--list", "--report") else name
     if name in ("list", "-h", "--help"):
+        if arguments:
+            raise ConfigError(f"expected nothing after {name}, got {' '.join(arguments)}")
         print(listing())
     elif name in TOOLS:
         sys.exit(run_script(name, arguments, dict(os.environ)))

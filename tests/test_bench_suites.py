@@ -105,6 +105,7 @@ def test_every_script_is_a_suite(scripts: Any) -> None:
     helpers = {"harness", "charts", "digests", "suite", "stages", "table_data", "waits_calls"}
     helpers |= {
         "convolutions",
+        "ladder_peers",
         "residual",
         "scaling_cases",
         "scaling_checks",

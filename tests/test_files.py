@@ -159,10 +159,21 @@ def test_a_folder_of_results_goes_if_nothing_came(tmp_path: Path) -> None:
     assert folder.path.is_dir()
     folder.remove_if_empty()
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-    folder.make()
-    (folder.path / "result").touch()
-    folder.remove_if_empty()
+    with folder.filled():
+        (folder.path / "result").touch()
     assert (folder.path / "result").exists()
+
+
+def test_a_folder_of_results_is_one_runs(tmp_path: Path) -> None:
+    folder = ResultsFolder(tmp_path)
+    (tmp_path / ".gitkeep").touch()
+    folder.make()
+    (tmp_path / "model").touch()
+    (tmp_path / "history").touch()
+    message = f"expected a new or an empty folder for the results, got {tmp_path}, which has "
+    with pytest.raises(ConfigError, match=f"{message}history, model; name another folder, or"):
+        folder.make()
+    folder.make(goes_on=True)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.unchecked import unchecked
 from warpfit import nn
 from warpfit.autograd import Tensor, formulas, record
 from warpfit.errors import ConfigError, DTypeError
@@ -24,7 +25,7 @@ from warpfit.gradcheck import (
 )
 from warpfit.losses import Huber, Loss, SoftmaxCrossEntropy
 from warpfit.nn.spec import LayerSpec
-from warpfit.standard_checks import standard_checks, unchecked
+from warpfit.standard_checks import standard_checks
 
 CHECKS = dict(standard_checks())
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])

@@ -20,6 +20,7 @@ import pytest
 
 from support.kernels import VARIANTS
 from support.training import mlp
+from support.unchecked import unchecked
 from warpfit import backends, losses, optim, standard_checks
 from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
@@ -300,7 +301,7 @@ def test_what_outputs_mean_is_known_or_refused() -> None:
 def test_every_loss_is_documented_checked_and_has_its_operation() -> None:
     for kind in Loss.by_name.values():
         assert f"losses.{kind.__name__}(" in API
-    assert not standard_checks.unchecked()
+    assert not unchecked()
     outputs = np.zeros((2, 3), np.float32)
     with pytest.raises(ConfigError, match=MADE_UP):
         MadeUpElementLoss().vjp(OPS, outputs, outputs)

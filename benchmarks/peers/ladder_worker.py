@@ -1,9 +1,9 @@
-"""Runs programs of one library for `warpfit ladder`, and prints what each did as a line of JSON.
+"""Runs programs of one library for `bench ladder`, and prints what each did as a line of JSON.
 
     python benchmarks/peers/ladder_worker.py FOLDER LIBRARY NAME...
 
-FOLDER has task.json, x.npy and y.npy, as `warpfit.apps.ladder.peers` writes them. The first line
-tells that the library is there and its device found.
+FOLDER has task.json, x.npy and y.npy, as `ladder_peers` writes them. The first line tells that the
+library is there and its device found.
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ def epochs_of(task: Task) -> int:
 
 
 def measured(make: Callable[[Task], Any], task: Task) -> dict[str, Any]:
-    """Return what a program does within its seconds, as `warpfit.apps.ladder.peers.Measured` has
-    it.
-    """
+    """Return what a program does within its seconds, as `ladder_peers.Measured` has it."""
     start = perf_counter()
     trainer = make(task)
     steps = _affordable(trainer, task)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from warpfit.checks import brief
+from warpfit.checks import brief, some
 from warpfit.errors import ConfigError, FileFormatError
 
 PathLike = str | os.PathLike[str]
@@ -106,10 +106,32 @@ class ResultsFolder:
         self.path = Path(path).expanduser()
         self._made: list[Path] = []
 
-    def make(self) -> None:
-        """Make it, with its parents, or raise ConfigError."""
+    def make(self, *, goes_on: bool = False) -> None:
+        """Make it, with its parents.
+
+        Raises
+        ------
+        ConfigError
+            If that fails; or if it has files already, lest results of two runs lie side by side,
+            unless the run `goes_on` that they are of.
+        """
+        there = sorted(each.name for each in self.path.glob("[!.]*"))
+        if there and not goes_on:
+            raise ConfigError(
+                f"expected a new or an empty folder for the results, got {self.path}, which has "
+                f"{some(there)}; name another folder, or remove them"
+            )
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
+
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        """Make it for a block that fills it; if it leaves it empty, take it away again."""
+        self.make()
+        try:
+            yield
+        finally:
+            self.remove_if_empty()
 
     def remove_if_empty(self) -> None:
         """Take away what was made and is empty; one that is not stays, and so do those above it."""

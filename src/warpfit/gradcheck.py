@@ -43,35 +43,20 @@ _SPAN = 1.3
 
 @dataclass(frozen=True)
 class InputCheck:
-    """How one input's gradient compares.
-
-    Attributes
-    ----------
-    name : str
-    worst_error : float
-        Largest relative error over the input's entries; 0 for an input without entries.
-    worst_entry : tuple of int
-        Index of the entry that has it.
-    analytic, numeric : float
-        Both derivatives there.
-    """
+    """How one input's gradient compares."""
 
     name: str
+    # Largest relative error over the input's entries; 0 for an input without entries.
     worst_error: float
-    worst_entry: tuple[int, ...]
+    worst_entry: tuple[int, ...]  # index of the entry that has it
+    # analytic and numeric: both derivatives there.
     analytic: float
     numeric: float
 
 
 @dataclass(frozen=True)
 class GradcheckResult:
-    """How a function's gradients compare, input by input.
-
-    Attributes
-    ----------
-    inputs : tuple of InputCheck
-    tolerance : float
-    """
+    """How a function's gradients compare, input by input."""
 
     inputs: tuple[InputCheck, ...]
     tolerance: float

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from inspect import isfunction
 from math import prod
 from typing import Any
 
@@ -16,7 +15,6 @@ from warpfit.autograd import (
     Tensor,
     activate,
     concatenate,
-    formulas,
     log_softmax,
     maximum,
     minimum,
@@ -31,9 +29,8 @@ from warpfit.losses import Loss
 from warpfit.nn import Layer, Module, activations
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.conv1d import Conv1dSpec
-from warpfit.nn.junction import JunctionSpec
 from warpfit.nn.linear import LinearSpec
-from warpfit.nn.spec import LayerSpec, Shape
+from warpfit.nn.spec import Shape
 
 Numbers = npt.NDArray[Any]
 Function = Callable[..., Tensor]
@@ -52,36 +49,6 @@ def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
     for name, check in (*_op_checks(), *_layer_checks(), *_loss_checks()):
         for dtype in reversed(FLOAT_DTYPES):
             yield f"{name} {dtype}", partial(check, dtype, device)
-
-
-def unchecked() -> list[str]:
-    """Return the names of the package's operators, layers and losses that `standard_checks` leaves
-    out.
-    """
-    operators = {
-        name
-        for name, value in vars(formulas).items()
-        if isfunction(value) and not name.startswith("_")
-    }
-    layers = [layer for layer, _ in _layer_cases().values()]
-    exported = {
-        value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, Layer)
-    }
-    return sorted(
-        [
-            *(operators - _op_cases().keys()),
-            *_names_beyond(exported, {Layer, *map(type, layers)}),
-            *_names_beyond(
-                LayerSpec.by_kind.values(), {JunctionSpec, *(type(x.spec) for x in layers)}
-            ),
-            *_names_beyond(Loss.by_name.values(), set(map(type, _loss_cases()))),
-        ]
-    )
-
-
-def _names_beyond(kinds: Iterable[type], known: set[type]) -> list[str]:
-    """Return the names of the classes that are not known, those of users' own left out."""
-    return [kind.__name__ for kind in set(kinds) - known if kind.__module__.startswith("warpfit.")]
 
 
 def _merged(results: Sequence[GradcheckResult]) -> GradcheckResult:

@@ -400,7 +400,7 @@ def test_a_missing_device_is_a_device_error(monkeypatch: pytest.MonkeyPatch, dev
 
 @pytest.mark.parametrize("device", ["gpu", "", None, 0])
 def test_an_unknown_device_is_a_config_error(device: Any) -> None:
-    with pytest.raises(ConfigError, match="expected device 'auto', 'cpu', 'cuda'"):
+    with pytest.raises(ConfigError, match="expected one device, 'auto', 'cpu', 'cuda'"):
         backends.create(device)
 
 

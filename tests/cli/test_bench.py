@@ -116,6 +116,12 @@ def test_an_unknown_suite_is_the_users_mistake() -> None:
     assert outcome.err.count("\n") == 1
 
 
+def test_the_list_takes_nothing_more(run_script: Callable[..., Outcome]) -> None:
+    outcome = run_script("suite", "list", "--foo")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "warpfit: expected nothing after list, got --foo\n"
+
+
 def test_an_unknown_part_is_the_users_mistake(run_script: Callable[..., Outcome]) -> None:
     outcome = run_script("scaling", "--parts", "right,x")
     assert (outcome.code, outcome.out) == (2, "")

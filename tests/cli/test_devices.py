@@ -47,13 +47,13 @@ def test_several_devices_train_one_network(invoke: Invoke, blobs: Path) -> None:
     losses = {}
     for device in ("cpu", "cpu,cpu"):
         asked = (*LAYERWISE, "--device", device, "--checkpoint-every", "1")
-        outcome = invoke("train", "--data", blobs, *asked)
+        outcome = invoke("train", "--data", blobs, *asked, "--out", device)
         assert (outcome.code, outcome.err) == (0, "")
         assert f"layerwise on {device.replace(',', ', ')} in float32" in outcome.out
-        losses[device] = json.loads(Path("run/history.json").read_text())["epochs"]["loss"]
+        losses[device] = json.loads(Path(device, "history.json").read_text())["epochs"]["loss"]
     assert losses["cpu,cpu"] == pytest.approx(losses["cpu"], rel=1e-5)
-    assert 'device = "cpu,cpu"' in Path("run/config.toml").read_text()
-    outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
+    assert 'device = "cpu,cpu"' in Path("cpu,cpu/config.toml").read_text()
+    outcome = invoke("train", "--resume", "cpu,cpu", "--epochs", "3", "--out", "cpu,cpu")
     assert (outcome.code, outcome.err) == (0, "")
     assert "layerwise on cpu, cpu in float32" in outcome.out
 
@@ -61,12 +61,12 @@ def test_several_devices_train_one_network(invoke: Invoke, blobs: Path) -> None:
 def test_several_devices_take_the_networks_of_a_sweep_in_turn(invoke: Invoke, blobs: Path) -> None:
     tables = []
     for device in ("cpu", "cpu,cpu"):
-        asked = ("--hidden", "4", "--epochs", "2", "--lr", "0.1,0.2", "--jobs", "1", "--out", "run")
-        outcome = invoke("sweep", "--data", blobs, *asked, "--device", device)
+        asked = ("--hidden", "4", "--epochs", "2", "--lr", "0.1,0.2", "--jobs", "1")
+        outcome = invoke("sweep", "--data", blobs, *asked, "--device", device, "--out", device)
         assert (outcome.code, outcome.err) == (0, "")
-        rows = csv.DictReader(Path("run/sweep.csv").read_text().splitlines())
+        rows = csv.DictReader(Path(device, "sweep.csv").read_text().splitlines())
         tables.append([(row["lr"], row["val_loss"], row["rank"]) for row in rows])
-        assert 'device = "cpu"' in Path("run/best.toml").read_text()
+        assert 'device = "cpu"' in Path(device, "best.toml").read_text()
     assert "in turn by cpu, cpu, whichever is free" in outcome.out
     assert tables[0] == tables[1]
 
@@ -97,9 +97,10 @@ def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path,
     outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
     assert (outcome.code, outcome.err) == (0, "")
     assert "one_launch on cuda:0 in float16" in outcome.out
-    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "float32")
+    asked = ("--data", blobs, *SMALL, "--device", cuda, "--precision")
+    outcome = invoke("train", *asked, "float32", "--out", "float32")
     assert "one_launch on cuda:0 in float32" in outcome.out
-    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "tf32")
+    outcome = invoke("train", *asked, "tf32", "--out", "tf32")
     assert "graph on cuda:0 in tf32" in outcome.out
     assert (
         "one_launch: expected precision 'float16', 'bfloat16' or 'float32', got 'tf32'"

@@ -21,7 +21,7 @@ QUICK = ("--data", "digits", "--limit", "300", "--epochs", "2")
 
 
 def test_it_says_what_every_rung_does_and_did(invoke: Invoke, drawn: None, tmp_path: Path) -> None:
-    outcome = invoke("ladder", *QUICK, "--no-peers", "--out", tmp_path / "here")
+    outcome = invoke("ladder", *QUICK, "--out", tmp_path / "here")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     for rung in RUNGS:

@@ -114,9 +114,9 @@ def test_precision(invoke: Invoke) -> None:
     houses().drop(columns="price").to_csv("houses.csv", index=False)
     for precision in ("auto", "float32"):
         chosen = ("--method", "realmlp", "--precision", precision)
-        outcome = invoke("train", "--data", "houses.csv", *chosen, *FEW)
+        outcome = invoke("train", "--data", "houses.csv", *chosen, *FEW, "--out", precision)
         assert outcome.code == 0, outcome
-    model = wf.TabularClassifier.load("run/model.safetensors")
+    model = wf.TabularClassifier.load("float32/model.safetensors")
     assert model.precision == "float32"
 
 
@@ -140,7 +140,7 @@ def test_a_time_limit_is_said(invoke: Invoke) -> None:
         (("--method", "tabm", "--ensemble", 0), "expected --ensemble to be an integer of at"),
         (("--method", "tabm", "--epochs", 0), "expected --epochs to be an integer of at least 1"),
         (("--method", "realmlp", "--hidden", "a"), "expected hidden widths like 256"),
-        (("--method", "realmlp", "--device", "tpu"), "expected device 'auto', 'cpu', 'cuda'"),
+        (("--method", "realmlp", "--device", "tpu"), "expected one device, 'auto', 'cpu', 'cuda'"),
         (("--method", "realmlp", "--limit", -5), "expected limit"),
         (("--method", "realmlp", "--limit", 1), "of each class to test on, got none of"),
         (("--method", "tabm", "--precision", "tf32"), "The 'precision' parameter"),
@@ -217,11 +217,11 @@ def test_arrays_and_tables_of_each_others_estimators(invoke: Invoke, blobs: Path
     assert json.loads(outcome.out)["notes"] == [
         "column 'town': cells of no known category: 3, such as '70.5'"
     ]
-    assert not invoke("train", "--data", blobs, "--method", "realmlp", *FEW).code
+    assert not invoke("train", "--data", blobs, "--method", "realmlp", *FEW, "--out", "own").code
     with np.load(blobs) as arrays:
         x, y = arrays["x"], arrays["y"]
     pd.DataFrame(x).assign(label=y).to_csv("blobs.csv", index=False)
-    outcome = invoke("evaluate", "run/model.safetensors", "--data", "blobs.csv")
+    outcome = invoke("evaluate", "own/model.safetensors", "--data", "blobs.csv")
     assert (outcome.code, outcome.err) == (0, "")
 
 

@@ -48,12 +48,13 @@ from warpfit.training.settings import OPTIMIZERS
         (["--model", "cnn"], "images (H, W) or (H, W, C) for a cnn, got samples of shape (5,)"),
         (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
         (["--device", "cuda"], "expected a CUDA device for 'cuda:0', but"),
-        (["--device", "tpu"], "expected device 'auto', 'cpu', 'cuda'"),
+        (["--device", "tpu"], "expected one device, 'auto', 'cpu', 'cuda'"),
         (
             ["--device", "cpu,tpu"],
-            "expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'tpu'",
+            "expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'tpu'",
         ),
         (["--device", "cuda:all"], "expected a CUDA device for 'cuda:all', but"),
+        (["--device", "cuda:all,cpu"], "and neither 'auto' nor 'cuda:all', got ['cuda:all', 'cpu'"),
         (["--engine", "steam"], "engine among auto, layerwise, graph, one_launch, got 'steam'"),
         (["--seed", "-1"], "seed that is an integer"),
         (["--limit", "-1"], "limit to be an integer of at least 0"),
@@ -204,6 +205,7 @@ def test_dataset_that_is_not_here(misuse: Invoke) -> None:
 def test_evaluate_on_other_data(misuse: Invoke, trained: Path, blobs: Path, tmp_path: Path) -> None:
     model = trained / "model.safetensors"
     assert "expected samples of shape (8, 8)" in misuse("evaluate", model, "--data", blobs).err
+    assert "one device, 'auto', 'cpu'" in misuse("evaluate", model, "--device", "cpu,cpu").err
     assert "split among test, train, all" in misuse("evaluate", model, "--split", "dev").err
     x = np.zeros((4, 8, 8), np.float32)
     save_npz(tmp_path / "other.npz", x=x, y=np.array(["0", "1", "cat", "cat"]))

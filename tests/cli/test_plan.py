@@ -135,6 +135,8 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
         (["--device", "cpu"], "expected a GPU, or --card with one of t4"),
         (["--hidden", "16,x", "--card", "h200"], "'16,x'"),
         (["--features", "0", "--card", "h200"], "--features"),
+        (["--cards", "2", "--hidden", "9" * 20], "expected out_features below 2**60, got 9"),
+        (["--device", "cuda:all"], "expected one device, 'auto', "),
         (["--cards", "2", "--device", "cuda:1"], "got --card, --device or --source, too"),
         (
             ["--cards", "2", "--precision", "float32"],

@@ -33,7 +33,8 @@ def iris() -> pd.DataFrame:
 
 
 def train(invoke: Invoke, *arguments: object) -> dict[str, Any]:
-    """Train into the folder run, and return how the model does on the test set."""
+    """Train into the folder run, anew, and return how the model does on the test set."""
+    shutil.rmtree("run", ignore_errors=True)
     outcome = invoke("train", *arguments, "--out", "run", "--quiet")
     assert outcome.code == 0, outcome
     return json.loads((Path("run") / "history.json").read_text())["test"]

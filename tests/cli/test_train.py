@@ -134,6 +134,8 @@ def test_resumed_run_equals_an_uninterrupted_one(invoke: Invoke, tmp_path: Path)
     assert invoke("train", *steady, "--epochs", "2", "--out", "first").code == 0
     assert names(tmp_path / "first") == sorted([*RESULTS, "checkpoint.safetensors"])
     assert invoke("train", "--resume", "first", "--epochs", "4", "--out", "second").code == 0
+    assert invoke("train", "--resume", "first", "--epochs", "4", "--out", "first").code == 0
+    assert_same_weights(tmp_path / "second", tmp_path / "first")
     assert invoke("train", *steady, "--epochs", "4", "--out", "whole").code == 0
     assert_same_weights(tmp_path / "second", tmp_path / "whole")
     assert json.loads((tmp_path / "second" / "history.json").read_text())["epochs"]["epoch"] == [
@@ -142,6 +144,33 @@ def test_resumed_run_equals_an_uninterrupted_one(invoke: Invoke, tmp_path: Path)
         3,
         4,
     ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", *DIGITS),
+        ("train", "--resume", "other/checkpoint.safetensors"),
+        ("train", "--data", "cells.csv", "--method", "realmlp", "--epochs", "1"),
+        ("sweep", *DIGITS, "--lr", "0.1"),
+        ("ladder", "--data", "digits", "--limit", "300", "--epochs", "1", "--rungs", "numpy"),
+    ],
+)
+def test_results_of_two_runs_do_not_share_a_folder(
+    invoke: Invoke, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "cells.csv").write_text("x,kind\n" + "1,a\n2,b\n" * 20)
+    asked = (*DIGITS, "--limit", "100", "--checkpoint-every", "1", "--out")
+    assert [invoke("train", *asked, folder).code for folder in ("run", "other")] == [0, 0]
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    outcome = invoke(*command, "--out", "run")
+    assert outcome.code == 2
+    assert outcome.err == (
+        "warpfit: expected a new or an empty folder for the results, got run, which has "
+        f"{', '.join(sorted([*RESULTS, 'checkpoint.safetensors']))}; name another folder, or "
+        "remove them\n"
+    )
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
 def test_a_run_resumed_on_other_data_says_so_or_is_told_to(invoke: Invoke, blobs: Path) -> None:

@@ -30,6 +30,14 @@ inline long long __double_as_longlong(double x) {
     __builtin_memcpy(&bits, &x, sizeof bits);
     return bits;
 }
+// Four bytes of both words, a digit of `choice` for each.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned choice) {
+    const unsigned long long bytes = static_cast<unsigned long long>(y) << 32 | x;
+    unsigned word = 0;
+    for (int i = 0; i < 4; ++i)
+        word |= static_cast<unsigned>(bytes >> (choice >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return word;
+}
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

@@ -168,7 +168,7 @@ void arrive_at(const char* name, unsigned address);
 void arrive_after_copies(const char* name, unsigned long long* place);
 void wait_for_phase(const char* name, unsigned long long* place, unsigned parity, Site site);
 void store_for_mbarrier(const char* name, unsigned address, const void* words, unsigned bytes,
-                        unsigned barrier);
+                        unsigned barrier, bool reads_late = false);
 
 // Writes bytes to this block's shared memory when its barrier's phase ends, which counts them.
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,

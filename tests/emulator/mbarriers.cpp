@@ -25,9 +25,17 @@ struct LateArrival {
     unsigned copies;
 };
 
+// Its bytes, or where another block's shared memory has them when they land.
 struct LateStore {
     unsigned char* target;
+    unsigned bytes;
     std::vector<unsigned char> data;
+    const unsigned char* source;
+
+    void land() const {
+        std::memcpy(target, source ? source : data.data(), bytes);
+        see_copied(target, target + bytes);
+    }
 };
 
 // The ends of all late stores that have not landed, by where they begin. No two may have a byte in
@@ -53,9 +61,8 @@ struct Phase {
         for (const auto& arrival : arrivals)
             arrival.thread->land([&](const auto& copy) { return copy.number < arrival.copies; });
         for (const auto& store : stores) {
-            std::memcpy(store.target, store.data.data(), store.data.size());
+            store.land();
             under_way.erase(store.target);
-            see_copied(store.target, store.target + store.data.size());
         }
     }
 };
@@ -270,7 +277,7 @@ void wait_for_phase(const char* name, unsigned long long* place, unsigned parity
 namespace {
 
 void store_late(const char* name, unsigned char* target, const void* source, unsigned bytes,
-                Mbarrier& barrier) {
+                Mbarrier& barrier, bool reads_late = false) {
     if (is_under_way(target, target + bytes))
         fail(
             "%s: something is on its way already to the %u bytes from %s on, for which nobody has "
@@ -279,7 +286,10 @@ void store_late(const char* name, unsigned char* target, const void* source, uns
     note(What::bytes, barrier, bytes);
     barrier.begin_count();
     const auto* begin = static_cast<const unsigned char*>(source);
-    barrier.phase.stores.push_back({target, {begin, begin + bytes}});
+    if (reads_late)
+        barrier.phase.stores.push_back({target, bytes, {}, begin});
+    else
+        barrier.phase.stores.push_back({target, bytes, {begin, begin + bytes}, nullptr});
     under_way[target] = target + bytes;
     std::memset(target, 0xff, bytes);
     barrier.phase.bytes_sent += bytes;
@@ -289,13 +299,13 @@ void store_late(const char* name, unsigned char* target, const void* source, uns
 }  // namespace
 
 void store_for_mbarrier(const char* name, unsigned address, const void* words, unsigned bytes,
-                        unsigned barrier_address) {
+                        unsigned barrier_address, bool reads_late) {
     unsigned char* target = at_cluster_address(name, address, bytes);
     const void* place = at_cluster_address(name, barrier_address, sizeof MARK);
     if (rank_of_address(address) != rank_of_address(barrier_address))
         fail("%s: expected a barrier of block %u, to which the bytes go, got one of block %u", name,
              rank_of_address(address), rank_of_address(barrier_address));
-    store_late(name, target, words, bytes, mbarrier_at(name, place));
+    store_late(name, target, words, bytes, mbarrier_at(name, place), reads_late);
 }
 
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,

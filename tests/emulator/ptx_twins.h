@@ -335,6 +335,22 @@ inline void copy_bulk(void* shared, const void* global, unsigned bytes,
     emulator::copy_for_mbarrier("copy_bulk", shared, global, bytes, barrier);
 }
 
+// cp.async.bulk.prefetch (9.7.9.25.4.2).
+inline void prefetch_bulk(const void* global, unsigned bytes) {
+    emulator::check_aligned("prefetch_bulk", global, 16);
+    if (bytes % 16 != 0)
+        emulator::fail("prefetch_bulk: expected a multiple of 16 bytes, got %u", bytes);
+}
+
+// From shared memory to another block's: read as late as it lands, for which the barrier there
+// waits.
+inline void copy_to_block(unsigned address, const void* from, unsigned bytes, unsigned barrier) {
+    emulator::check_shared("copy_to_block", from, 16, bytes);
+    if (bytes % 16 != 0)
+        emulator::fail("copy_to_block: expected a multiple of 16 bytes, got %u", bytes);
+    emulator::store_for_mbarrier("copy_to_block", address, from, bytes, barrier, true);
+}
+
 // st.async (9.7.9.13). Like cp.async, it lands when somebody waits for the phase that counts it.
 
 inline void store_async_pair(unsigned address, unsigned first, unsigned second, unsigned barrier) {

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
+from warpfit.backends.cuda import (
+    one_launch,
+    one_launch_card,
+    one_launch_layers,
+    one_launch_small_sm90,
+)
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork, replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
 from warpfit.errors import Obstacle
@@ -19,12 +25,13 @@ from warpfit.errors import Obstacle
 
 @pytest.fixture
 def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets no network run by all clusters of a card."""
+    """Lets no network run by all clusters of a card, nor as a small one."""
 
     def refused(*_: Any) -> Obstacle:
-        return Obstacle("expected a network for a cluster in this test, got one for a card")
+        return Obstacle("expected a network for a cluster in this test, got one for another kernel")
 
     monkeypatch.setattr(one_launch_card, "choose_card", refused)
+    monkeypatch.setattr(one_launch_small_sm90, "choose_small", refused)
 
 
 @pytest.fixture
@@ -88,6 +95,19 @@ def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
     yield only
     choose_card.cache_clear()
+
+
+@pytest.fixture
+def only_small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Lets networks run by blocks of groups of four warps only: by so many blocks of so many."""
+
+    def only(cluster: int, groups: int) -> None:
+        def choose_it(network: Any, *_: Any) -> SmallLaunch:
+            return SmallLaunch(network, cluster, groups)
+
+        monkeypatch.setattr(launch_plan, "_chosen", choose_it)
+
+    return only
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_an_error_of_one_card_ends_all_and_the_next_run_begins_anew(
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        (["cuda:0", "cuda:0"], "expected each device once, got cuda:0, cuda:0"),
+        (["cuda:0", "cuda:0"], "expected each GPU once, got cuda:0, cuda:0"),
         (["cuda:0", "cpu"], "expected GPUs alone, or 'cpu' alone, got cuda:0, cpu"),
     ],
 )

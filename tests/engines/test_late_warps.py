@@ -14,7 +14,7 @@ import pytest
 
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
-from support.resident_cases import BY_LAYERS, ON_A_CARD, SPECIALIZED, Case
+from support.resident_cases import BY_LAYERS, IN_GROUPS, ON_A_CARD, SPECIALIZED, Case
 
 pytestmark = [on_emulator]
 
@@ -72,3 +72,17 @@ def test_on_a_card(
 ) -> None:
     case.take_a_card(only_card)
     assert_bits_when_late(monkeypatch, lambda: case.train("weights"), blocks=3, warps=2)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if i else ()) for i, case in enumerate(IN_GROUPS)],
+    ids=str,
+)
+def test_in_groups_of_warps(
+    monkeypatch: pytest.MonkeyPatch, only_small: Callable[[int, int], None], case: Case
+) -> None:
+    only_small(case.cluster, 2)
+    assert_bits_when_late(
+        monkeypatch, lambda: case.train("groups of four warps"), min(case.cluster, 3), warps=16
+    )

@@ -16,7 +16,7 @@ from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.many_members import Member, Outcome
-from warpfit.engines.many_networks import train_many
+from warpfit.engines.many_networks import start_many
 from warpfit.engines.many_rows import DeviceRows
 from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
@@ -141,7 +141,7 @@ class Sweep:
         data = TrainingData(self.x, y, self.weights)
         launch = many_networks.prepare_many(first, data)
         assert not isinstance(launch, Obstacle)
-        outcomes = train_many(members, DeviceRows(launch, first.device, data))
+        outcomes = start_many(members, DeviceRows(launch, first.device, data)).outcomes()
         for i, member in zip(chosen, members, strict=True):
             write_back(member.state, self.models[i], self.optimizers[i], member.plan.loss)
         return outcomes

@@ -554,6 +554,28 @@ def test_looking_ahead(cuda: str, only_cluster: Callable[[int], None], case: Cas
     assert "products of a batch ahead" in history.plan.reason
 
 
+DIVIDED = [
+    Case((100, 60, 10), 64, 4, "cross_entropy", "decayed", "tanh"),
+    Case((90, 120, 17), 128, 4, "mse", "plain", "sigmoid", "bfloat16"),
+    Case((300, 128, 3), 64, 8, "cross_entropy", "plain", "gelu"),
+    Case((784, 256, 10), 128, 16, "cross_entropy", "plain", "tanh"),
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if i else ()) for i, case in enumerate(DIVIDED)],
+    ids=str,
+)
+@pytest.mark.usefixtures("looks_ahead")
+def test_blocks_that_divide_the_features(
+    cuda: str, only_cluster: Callable[[int], None], case: Case
+) -> None:
+    only_cluster(case.cluster)
+    history = assert_follows_numpy(case.sizes, **case.settings)
+    assert "of the features by wgmma" in history.plan.reason
+
+
 REPLICATED = [
     (2, Case((17, 5, 2), 32, 1, "mse", "nesterov", "gelu")),
     (3, Case((40, 37, 10), 80, 2, "cross_entropy", "decayed")),  # of two, two and one tiles

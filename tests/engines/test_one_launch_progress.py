@@ -18,8 +18,7 @@ from emulator.runtime import EmulatedRuntime, Memory
 from support.one_launch import BATCH, NUM_ROWS, Spike, data, fit
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import nn, optim
-from warpfit.backends.cuda import one_launch, runtime
-from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda import runtime
 from warpfit.engines import launch_talk, pace
 from warpfit.errors import DivergedError
 
@@ -79,10 +78,10 @@ class Concurrent(EmulatedRuntime):
 
 
 @pytest.fixture(autouse=True)
-def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The device; it and the host talk after each epoch, and no network runs by the kernel for one
-    hidden layer.
-    """
+def concurrent(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, by_layers: None
+) -> Iterator[Any]:
+    """The device; it and the host talk after each epoch, as networks run layer by layer."""
     device: Any = None
     if request.node.get_closest_marker("gpu"):
         device = runtime.open_device(0)
@@ -92,12 +91,9 @@ def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
     monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
     monkeypatch.setattr(pace, "GROWTH", AT_ONCE)
-    monkeypatch.setattr(one_launch, "suits", lambda network: False)
-    choose_layers.cache_clear()
     yield device
     if isinstance(device, Concurrent):
         device.stream.shutdown()
-    choose_layers.cache_clear()
 
 
 class Listens(wf.Callback):

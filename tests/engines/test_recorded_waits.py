@@ -14,13 +14,14 @@ import warpfit as wf
 from conftest import on_emulator
 from emulator.recording import ARRIVAL, WAIT, Launch, events_of, recorded
 from support.devices import open_emulated
-from support.resident_cases import BY_LAYERS, ON_A_CARD, SPECIALIZED, Case
+from support.resident_cases import BY_LAYERS, IN_GROUPS, ON_A_CARD, SPECIALIZED, Case
 from warpfit import nn, optim
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.backends.cuda.resident_config import CONFIGS, OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_in_groups import protocol_in_groups
 from warpfit.backends.cuda.waits_of_many import Trained, protocol_of_clusters, protocol_of_groups
 from warpfit.backends.cuda.waits_specialized import specialized_protocol
 from warpfit.engines import many_networks
@@ -207,6 +208,31 @@ def test_on_a_card(
         config = CONFIGS[launch.kernel].of(launch.settings)
         protocol = protocol_on_card(config, STEPS * epochs)
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
+
+
+@pytest.mark.parametrize("case", some(IN_GROUPS), ids=str)
+def test_in_groups_of_warps(
+    monkeypatch: pytest.MonkeyPatch,
+    only_small: Callable[[int, int], None],
+    launches: list[int],
+    case: Case,
+) -> None:
+    only_small(case.cluster, 2)
+    open_emulated(monkeypatch)
+    with recorded(("one_launch_small_sm90",)) as found:
+        case.train("groups of four warps")
+    assert len(found) == len(launches) > 0
+
+    def threads_of(name: str) -> range:
+        kind, number = name.split()
+        if kind == "group":
+            return range(int(number) * 4 * WARP, (int(number) + 1) * 4 * WARP)
+        first = 2 * 4 + int(number) if kind == "helper" else (2 + 2) * 4 - 1
+        return range(first * WARP, (first + 1) * WARP)
+
+    for launch, epochs in zip(found, launches, strict=True):
+        config = CONFIGS[launch.kernel].of(launch.settings)
+        assert_known(launch, protocol_in_groups(config, STEPS * epochs), threads_of)
 
 
 # -- many networks

@@ -20,6 +20,7 @@ from conftest import on_emulator
 from support.fake_nccl import open_cards
 from support.searches import assert_same_search
 from warpfit.backends.cuda import runtime
+from warpfit.errors import ConfigError
 from warpfit.sweep import elsewhere
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -103,6 +104,12 @@ def test_a_search_over_several_has_the_bits_of_one(settings: dict[str, Any]) -> 
     np.testing.assert_array_equal(several.predict_proba(X), one.predict_proba(X))
     assert several.best_estimator_.device == "cpu"
     assert clone(several).estimator.device == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("device", ["processes", "cpu,cpu", None, 3, np.array(["cpu", "cpu"])])
+def test_a_search_says_at_once_what_is_no_device(device: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected (one device|a device or several), .*got"):
+        wf.SweepCV(classifier(device), {"alpha": [1e-3]}, cv=2, n_jobs=1).fit(X, Y)
 
 
 def test_a_fit_that_fails_is_the_only_one() -> None:

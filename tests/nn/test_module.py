@@ -321,7 +321,7 @@ def test_to_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, device: 
 
 
 def test_to_an_unknown_device() -> None:
-    with pytest.raises(ConfigError, match=r"expected device 'auto', 'cpu', .* got 'tpu'"):
+    with pytest.raises(ConfigError, match=r"expected one device, 'auto', 'cpu', .* got 'tpu'"):
         Scaled().to("tpu")
 
 

@@ -125,6 +125,7 @@ class FakeDriver:
         self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
         self.records: list[tuple[int, Any]] = []
+        self.priorities: dict[int, int] = {}  # of streams
         self.copies: list[int] = []
         self.maps: list[tuple[Any, ...]] = []
         self.refuses_maps = False
@@ -306,6 +307,7 @@ class FakeDriver:
         return Result.CUDA_SUCCESS, self.capturing.pop(stream)
 
     def cuGraphInstantiate(self, graph: list[str], flags: int) -> tuple[Result, list[str]]:
+        self.calls[f"graph of flags {flags}"] += 1
         return self.instantiation, graph
 
     def cuGraphUpload(self, graph: list[str], stream: int) -> tuple[Result]:
@@ -351,6 +353,7 @@ class FakeDriver:
         bindings_module = _module("cuda.bindings", driver=self, __version__=bindings, __path__=[])
         core = _module(
             "cuda.core",
+            StreamOptions=SimpleNamespace,
             Device=lambda index: _Device(self, index),
             DeviceMemoryResource=lambda index: SimpleNamespace(
                 allocate=lambda n, stream: _Buffer(n, self),
@@ -412,8 +415,9 @@ class _Device:
     def can_access_peer(self, other: _Device) -> bool:
         return not {self._index, other._index} & self._driver.unreachable
 
-    def create_stream(self) -> Any:
+    def create_stream(self, options: Any = None) -> Any:
         number = 77 + self._num_streams
+        self._driver.priorities[number] = options.priority if options else 0
         self._num_streams += 1
 
         def record(event: Any = None) -> Any:

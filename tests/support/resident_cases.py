@@ -12,7 +12,7 @@ from support.training import sgd
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import choose
 
-__all__ = ["BY_LAYERS", "ON_A_CARD", "SPECIALIZED", "Case"]
+__all__ = ["BY_LAYERS", "IN_GROUPS", "ON_A_CARD", "SPECIALIZED", "Case"]
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda model: sgd(model, 0.05, momentum=0.9),
@@ -74,6 +74,8 @@ class Case(NamedTuple):
 
 SPECIALIZED = [
     Case((40, 37, 10), 80, 2, ahead=True),
+    Case((100, 60, 10), 64, 4, optimizer="plain sgd", ahead=True),
+    Case((100, 120, 10), 128, 4, optimizer="plain sgd", ahead=True),
     Case((40, 37, 10), 80, 2),
     Case((40, 37, 10), 48, 2, 3),
     Case((40, 60, 10), 64, 4, ahead=True),
@@ -101,4 +103,10 @@ ON_A_CARD = [
     Case((20, 40, 33, 5), 32, 4, 2, "adam"),
     Case((20, 70, 33, 5), 16, 2, 2, apart="near"),
     Case((70, 140, 130, 5), 16, 2, 2, "plain sgd", apart="streamed"),
+]
+
+IN_GROUPS = [
+    Case((17, 33, 20, 5), 48, 2, optimizer="adam"),
+    Case((17, 33, 20, 5), 80, 1),
+    Case((40, 60, 10), 100, 4),
 ]

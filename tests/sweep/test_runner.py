@@ -240,7 +240,7 @@ def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.M
         sweep(executor=executor, device="cuda", precision="float16")
     with (
         ThreadPoolExecutor(1) as executor,
-        pytest.raises(ConfigError, match="expected device 'auto'"),
+        pytest.raises(ConfigError, match="expected one device, 'auto'"),
     ):
         sweep(executor=executor, device="tpu")
 

@@ -169,7 +169,7 @@ def test_verbose_prints_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
         ({"hidden_layer_sizes": [[8], [8, 8]]}, "expected hidden_layer_sizes as integers"),
         ({"dropout": 1.0}, "The 'dropout' parameter"),
         ({"frequency_scale": 0.0}, "The 'frequency_scale' parameter"),
-        ({"device": "tpu"}, "expected device 'auto', 'cpu', 'cuda'"),
+        ({"device": "tpu"}, "expected one device, 'auto', 'cpu', 'cuda'"),
     ],
 )
 def test_refuses_parameters(settings: dict[str, Any], message: str) -> None:

@@ -183,8 +183,8 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
         ({"engine": None}, ConfigError, "expected an engine among"),
         ({"device": "cuda"}, DeviceError, "expected a CUDA device for 'cuda:0', but"),
         ({"device": "cuda:1"}, DeviceError, "expected a CUDA device for 'cuda:1', but"),
-        ({"device": "tpu"}, ConfigError, "expected device 'auto', 'cpu', .* got 'tpu'"),
-        ({"device": None}, ConfigError, "expected device"),
+        ({"device": "tpu"}, ConfigError, "expected one device, 'auto', 'cpu', .* got 'tpu'"),
+        ({"device": None}, ConfigError, "expected one device"),
         (
             {"precision": "float16"},
             ConfigError,

@@ -303,7 +303,7 @@ def within_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.in_turns(2)
-@pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 8, 8, 3)], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 80, 8, 3)], ids=str)
 def test_a_launch_is_found_once(
     cuda: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, sizes: tuple[int, ...]
 ) -> None:
@@ -321,8 +321,8 @@ def test_a_launch_is_found_once(
     monkeypatch.setattr(launch_plan, "_chosen", noted)
     monkeypatch.setattr(OneLaunchEngine, "prepare", prepared)
     model = mlp(*sizes)
-    # Layer by layer the kernel validates and stops itself; for one hidden layer there is another
-    # that might.
+    # Layer by layer the kernel validates and stops itself; for one hidden layer, or small layers,
+    # there is another that might.
     more = {"validation_data": (X, LABELS)} if len(sizes) > 3 else {}
     callbacks = (
         [wf.EarlyStopping("loss"), wf.Checkpoint(tmp_path / "run")] if len(sizes) > 3 else []
@@ -339,7 +339,8 @@ def test_a_plan_says_what_is_done_within_launches(
     plain = fit(mlp(6, 8, 3), device=cuda, epochs=1).plan
     checkpoint = wf.Checkpoint(path)
     plan = fit(mlp(6, 8, 3), device=cuda, epochs=1, callbacks=[checkpoint], **validated).plan
-    assert (plain.prepared.launch.kernel, plain.prepared.validates) == ("one_launch", False)
+    kernel = plain.prepared.launch.kernel
+    assert (kernel, plain.prepared.validates) == ("one_launch_small_sm90", False)
     assert (plan.prepared.launch.kernel, plan.prepared.validates) == ("one_launch_layers", True)
     assert plan != plain
     assert "layer by layer" in plan.reason
@@ -350,7 +351,7 @@ def test_a_plan_says_what_is_done_within_launches(
     models = [mlp(6, 8, 3) for _ in range(2)]
     resumed = [fit(models[0], device=cuda, epochs=2, resume_from=path).plan]
     resumed.append(fit(models[1], device=cuda, epochs=2, resume_from=path, **validated).plan)
-    assert [own.prepared.launch.kernel for own in resumed] == ["one_launch", "one_launch_layers"]
+    assert [own.prepared.launch.kernel for own in resumed] == [kernel, "one_launch_layers"]
     for own, other in zip(*(model.parameters() for model in models), strict=True):
         np.testing.assert_allclose(own.numpy(), other.numpy(), atol=2e-3)
 

@@ -387,9 +387,9 @@ def test_a_loss_that_is_not_finite_is_told_as_on_one_device() -> None:
     [
         ([], "expected names of devices in a list"),
         (["cpu", "auto"], "expected names of devices in a list.*got .'cpu', 'auto'."),
-        (["cpu", "gpu"], "expected device 'auto', 'cpu'.*got 'gpu'"),
-        (["cpu"] * 17, "expected batch_size of at least 17, a row for each device, got 16"),
-        (3, "expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 3"),
+        (["cpu", "gpu"], "expected one device, 'auto', 'cpu'.*got 'gpu'"),
+        (["cpu"] * 17, "expected batches of at least 17 rows, one for each device, got 16"),
+        (3, "expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 3"),
     ],
 )
 def test_what_is_no_list_of_devices(device: Any, message: str) -> None:
@@ -402,7 +402,7 @@ def test_what_is_no_list_of_devices(device: Any, message: str) -> None:
 @pytest.mark.parametrize("device", ["processes", "mpi"])
 def test_what_is_for_one_device(device: str) -> None:
     x, y = blobs(NUM_ROWS)
-    message = f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got '{device}'"
+    message = f"expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got '{device}'"
     with pytest.raises(ConfigError, match=message):
         wf.MLPClassifier((4,), device=device).fit(x, y)
     with pytest.raises(ConfigError, match=message):

@@ -106,6 +106,12 @@ def test_hidden_in_a_file_may_be_text_or_a_list(hidden: str, tmp_path: Path) -> 
     assert read_settings(path) == {"hidden": (8,)}
 
 
+def test_devices_in_a_file_may_be_text_or_a_list(tmp_path: Path) -> None:
+    for device in ('"cpu,cpu"', '["cpu", "cpu"]'):
+        (tmp_path / "config.toml").write_text(f"device = {device}")
+        assert merged_settings({}, tmp_path / "config.toml").devices == ["cpu", "cpu"]
+
+
 def test_resume_takes_the_settings_beside_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint.safetensors"
     checkpoint.touch()

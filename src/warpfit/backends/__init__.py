@@ -43,7 +43,7 @@ _CPU = NumpyBackend()
 # whose second name is older.
 ALL_CARDS, PROCESSES = "cuda:all", ("processes", "mpi")
 
-_CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
+_CUDA_NAME = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
 
 
 def resolve_device(device: str) -> str:
@@ -82,7 +82,7 @@ def preferred_device() -> str:
     return os.environ.get("WARPFIT_DEVICE") or "auto"
 
 
-def check_device_name(device: Any, origin: str = "device") -> None:
+def check_device_name(device: Any, origin: str = "one device,") -> None:
     """Raise ConfigError unless it can name a device, which need not be on this machine."""
     is_known = isinstance(device, str) and device in ("auto", "cpu")
     if not is_known and _cuda_index(device) is None:
@@ -193,6 +193,7 @@ def create(
     precision: str = "float32",
     loss_scale: float = 1.0,
     product_kernel: str | None = None,
+    shares_device: bool = False,
 ) -> Backend:
     """Return a backend of its own for a training loop: its buffers are reused from step to step.
 
@@ -206,6 +207,8 @@ def create(
     product_kernel : str, optional
         The kernel that computes all products on CUDA, in place of the one that suits each best; for
         those who compare them.
+    shares_device : bool
+        Whether other kernels run beside its products, as sums over devices do.
     """
     name = resolve_device(device)
     if name == "cpu":
@@ -218,6 +221,7 @@ def create(
         precision=precision,
         loss_scale=loss_scale,
         product_kernel=product_kernel,
+        shares_device=shares_device,
     )
 
 

@@ -28,28 +28,18 @@ class OnnxGraph(Protocol):
 
 @dataclass(frozen=True)
 class Formula:
-    """An entry of the table.
+    """An entry of the table."""
 
-    Attributes
-    ----------
-    forward : callable
-        ``forward(z, slope, out)`` writes f(z) to `out`, which may be z itself, and returns it.
-    backward : callable
-        ``backward(dy, y, z, slope, out)`` writes dy · f'(z) to `out` and returns it.
-    onnx : callable
-        ``onnx(graph, z, slope)`` adds f to a graph, and returns the name of its output.
-    needs_input : bool
-        Whether the derivative reads z, which then is kept for the backward pass; otherwise it reads
-        y.
-    sklearn : str, optional
-        scikit-learn's name, where it is another.
-    """
-
+    # `forward(z, slope, out)` writes f(z) to `out`, which may be z itself, and returns it.
     forward: Callable[[Array, float, Array], Array]
+    # `backward(dy, y, z, slope, out)` writes dy · f'(z) to `out` and returns it.
     backward: Callable[[Array, Array, Any, float, Array], Array]
+    # `onnx(graph, z, slope)` adds f to a graph, and returns the name of its output.
     onnx: Callable[[OnnxGraph, str, float], str]
+    # Whether the derivative reads z, which then is kept for the backward pass; otherwise it reads
+    # y.
     needs_input: bool = False
-    sklearn: str | None = None
+    sklearn: str | None = None  # scikit-learn's name, where it is another
 
 
 @dataclass(frozen=True)

@@ -88,26 +88,15 @@ __all__ = [
 
 @dataclass(eq=False)
 class LaterLogits:
-    """x @ w + b, which nothing but a loss reads: it may compute them, and the gradient of x.
+    """x @ w + b, which nothing but a loss reads: it may compute them, and the gradient of x."""
 
-    Attributes
-    ----------
-    x : array (M, K)
-    w : array (K, N)
-    b : array (N,), optional
-    x_activation : Activation
-        What gave x, known from its result; `dx` is multiplied by its derivative.
-    needs_dx : bool
-    dx : array (M, K), optional
-        The gradient of x, once the loss has computed it.
-    """
-
-    x: Array
-    w: Array
-    b: Array | None
+    x: Array  # (M, K)
+    w: Array  # (K, N)
+    b: Array | None  # (N,)
+    # What gave x, known from its result; `dx` is multiplied by its derivative.
     x_activation: Activation = IDENTITY
     needs_dx: bool = True
-    dx: Array | None = None
+    dx: Array | None = None  # (M, K): the gradient of x, once the loss has computed it
 
 
 class Backend(LossContract, OptimizerContract, LayerContract, MemberContract, ElementContract):

@@ -20,30 +20,15 @@ LEAST_NORM = 1e-7
 
 
 class MatrixNumbers(NamedTuple):
-    """The numbers of an update.
+    """The numbers of an update."""
 
-    Attributes
-    ----------
-    rate : float or array () float64
-        Learning rate.
-    kept : float or array () float64
-        The share of a matrix that decoupled weight decay leaves.
-    momentum : float
-        Share of itself that the average of gradients keeps.
-    nesterov : bool
-        Whether a step looks ahead along the average.
-    steps : int
-        Of Newton and Schulz, at least 1.
-    normalizes : bool
-        Whether a matrix first gets the norm √outputs.
-    """
-
-    rate: Number
+    rate: Number  # float or array () float64: learning rate
+    # float or array () float64: the share of a matrix that decoupled weight decay leaves.
     kept: Number = 1.0
-    momentum: float = 0.0
-    nesterov: bool = False
-    steps: int = 5
-    normalizes: bool = False
+    momentum: float = 0.0  # share of itself that the average of gradients keeps
+    nesterov: bool = False  # whether a step looks ahead along the average
+    steps: int = 5  # of Newton and Schulz, at least 1
+    normalizes: bool = False  # whether a matrix first gets the norm √outputs
 
 
 def matrix_of(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -26,63 +26,37 @@ class UpdateNumbers(NamedTuple):
 
     The first four may differ from step to step. They may lie on a device, and be arrays of several
     steps.
-
-    Attributes
-    ----------
-    rate : float
-        Learning rate, with what bias corrections make of it.
-    eps : float
-        What a denominator has besides the root.
-    kept : float
-        The share of a parameter that decoupled weight decay leaves.
-    ahead : float
-        How often the average joins the gradient, in a step that looks ahead along it.
-    decay : float
-        What part of a parameter joins its gradient.
-    momentum : float
-        Share of the last velocity that is kept; for Lion, the average's share of a step's
-        direction.
-    of_mean, of_square : float
-        Shares of themselves that averages of gradients and of their squares keep.
-    nesterov : bool
-        Whether a step looks ahead along the velocity.
-    rate_in_velocity : bool
-        Whether the velocity has the learning rates of its steps in it.
     """
 
-    rate: Any
-    eps: Any = 0.0
-    kept: Any = 1.0
+    rate: Any  # learning rate, with what bias corrections make of it
+    eps: Any = 0.0  # what a denominator has besides the root
+    kept: Any = 1.0  # the share of a parameter that decoupled weight decay leaves
+    # How often the average joins the gradient, in a step that looks ahead along it.
     ahead: Any = 0.0
-    decay: float = 0.0
+    decay: float = 0.0  # what part of a parameter joins its gradient
+    # Share of the last velocity that is kept; for Lion, the average's share of a step's direction.
     momentum: float = 0.0
+    # of_mean and of_square: shares of themselves that averages of gradients and of their squares
+    # keep.
     of_mean: float = 0.0
     of_square: float = 0.0
-    nesterov: bool = False
-    rate_in_velocity: bool = False
+    nesterov: bool = False  # whether a step looks ahead along the velocity
+    rate_in_velocity: bool = False  # whether the velocity has the learning rates of its steps in it
 
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """An entry of the table.
+    """An entry of the table."""
 
-    Attributes
-    ----------
-    apply : callable
-        ``apply(w, g, slots, n, empty)`` changes a parameter and its slots in place, by the gradient
-        and the `UpdateNumbers` n; ``empty(shape, dtype)`` gives memory to compute in.
-    numbers : tuple of str
-        The fields of `UpdateNumbers` that it reads, in the kernels' order; 6 at most.
-    slots : tuple of int
-        How many arrays it may keep for each parameter; the most of them with momentum.
-    is_linear : bool
-        Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then
-        may take parts of a batch one after the other.
-    """
-
+    # `apply(w, g, slots, n, empty)` changes a parameter and its slots in place, by the gradient and
+    # the `UpdateNumbers` n; `empty(shape, dtype)` gives memory to compute in.
     apply: Callable[[Array, Array, Sequence[Array], UpdateNumbers, Empty], None]
+    # The fields of `UpdateNumbers` that it reads, in the kernels' order; 6 at most.
     numbers: tuple[str, ...]
+    # How many arrays it may keep for each parameter; the most of them with momentum.
     slots: tuple[int, ...]
+    # Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then may
+    # take parts of a batch one after the other.
     is_linear: bool = False
 
 

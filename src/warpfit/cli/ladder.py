@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from warpfit.cli.console import DEVICE_HELP, Printer
-from warpfit.cli.options import DATA, NETWORK, OF_TRAINING, RUN, option, switch, taking
+from warpfit.cli.options import DATA, NETWORK, OF_TRAINING, RUN, option, taking
 
 if TYPE_CHECKING:
     from warpfit.apps.ladder.results import Record, Step
@@ -28,13 +28,8 @@ OPTIONS = {
     "rungs": option(
         RUN,
         "NAME,NAME,...",
-        "Only these rungs and peers; first..last is all rungs between two.",
+        "Only these rungs; first..last is all between two.",
         "all rungs",
-    ),
-    "peers": switch(
-        RUN,
-        "--peers/--no-peers",
-        "Run other programs beside: PyTorch, JAX, ...; in a checkout only. (default: peers)",
     ),
     "data": option(DATA, "NAME|PATH", "What to train on.", "mnist; digits without it and network"),
     "data_dir": OF_TRAINING["data_dir"],
@@ -54,7 +49,7 @@ def ladder(**flags: Any) -> None:
     from warpfit.training.settings import default_folder
 
     given = {name: value for name, value in flags.items() if value is not None}
-    given |= {"rows": given.pop("limit", None), "peers": given.get("peers", True)}
+    given["rows"] = given.pop("limit", None)
     if "rungs" in given:
         given["rungs"] = parse_names(given["rungs"])
     given.setdefault("out", default_folder())

@@ -174,7 +174,7 @@ OF_TRAINING = {
         "Stop after N epochs without a better validation loss, and keep the best weights. A "
         "tenth of the training rows is held out for it.",
     ),
-    "out": option(RESULTS, "DIR", "Folder for the results.", "runs/<time>"),
+    "out": option(RESULTS, "DIR", "Folder for the results, new or empty.", "runs/<time>"),
     "quiet": switch(RESULTS, "--quiet", "Print nothing but errors."),
 }
 # Of networks on paper, whose data need not be there.

@@ -42,28 +42,17 @@ def every_epoch(epoch: int) -> bool:
 class Prepared:
     """How an engine runs a plan: found once, before the first step, and printable. Engines derive
     their own from it.
-
-    Attributes
-    ----------
-    precision : str
-        That of the plan, or the engine's choice where the plan leaves it open.
-    reason : str
-        The choice and the layout in words, if there is anything to say; not compared.
-    copied_bytes : int
-        Of copies of the data, or of its pieces, that a run keeps on the device.
-    microseconds : float or None
-        About how long a step takes on an H200, where there is a guess.
-    validates : bool
-        Whether `Engine.run` goes over validation data by itself; if not, it is not to be given any.
-    stops : bool
-        Whether it decides itself when the run is over; if not, it is not to be given a rule.
     """
 
-    precision: str
+    precision: str  # that of the plan, or the engine's choice where the plan leaves it open
+    # The choice and the layout in words, if there is anything to say; not compared.
     reason: str = field(default="", compare=False)
-    copied_bytes: int = 0
+    copied_bytes: int = 0  # of copies of the data, or of its pieces, that a run keeps on the device
+    # About how long a step takes on an H200, where there is a guess.
     microseconds: float | None = None
+    # Whether `Engine.run` goes over validation data by itself; if not, it is not to be given any.
     validates: bool = False
+    # Whether it decides itself when the run is over; if not, it is not to be given a rule.
     stops: bool = False
 
     @property
@@ -242,23 +231,12 @@ class TrainState:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run, where they were found; `on` brings them to the device that runs it.
+    """The rows of a run, where they were found; `on` brings them to the device that runs it."""
 
-    Parameters
-    ----------
-    x : array (N, ...)
-        In any dtype; an engine converts the rows of a batch (uint8 means x / 255).
-    y : array (N, ...)
-        As the loss needs them.
-    sample_weight : array (N,), optional
-    class_weight : array (C,), optional
-        Always on the device.
-    """
-
-    x: Array
-    y: Array
-    sample_weight: Array | None = None
-    class_weight: Array | None = None
+    x: Array  # (N, ...): in any dtype; an engine converts the rows of a batch (uint8 means x / 255)
+    y: Array  # (N, ...): as the loss needs them
+    sample_weight: Array | None = None  # (N,)
+    class_weight: Array | None = None  # (C,): always on the device
     _on: dict[str, TrainingData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -368,37 +346,20 @@ class EpochReport:
 class Stopping:
     """When a run is over, for an engine that decides it: the settings and the state of a callback's
     `rule`.
-
-    Parameters
-    ----------
-    monitor : str
-        The number of a report that is watched.
-    patience : int
-        Epochs without improvement that end the run.
-    min_delta : float
-        What counts as an improvement: more than that.
-    keeps_best : bool
-        Whether the parameters of the best epoch are kept.
-    best : float or None
-        Before the first epoch.
-    bad_epochs : int
-        Likewise.
-    best_arrays : dict of str to array
-        The parameters of the best epoch, if one was better than all before: the engine leaves them
-        here before it yields a report whose epoch is that of the state, and changes none of them
-        afterwards.
-    any_gain_is_best : bool
-        scikit-learn's rule: what is better by however little is the best, and an improvement is
-        `min_delta` or more.
     """
 
-    monitor: str
-    patience: int
-    min_delta: float
-    keeps_best: bool
-    best: float | None
-    bad_epochs: int
+    monitor: str  # the number of a report that is watched
+    patience: int  # epochs without improvement that end the run
+    min_delta: float  # what counts as an improvement: more than that
+    keeps_best: bool  # whether the parameters of the best epoch are kept
+    best: float | None  # before the first epoch
+    bad_epochs: int  # likewise
+    # The parameters of the best epoch, if one was better than all before: the engine leaves them
+    # here before it yields a report whose epoch is that of the state, and changes none of them
+    # afterwards.
     best_arrays: dict[str, Array] = field(default_factory=dict)
+    # scikit-learn's rule: what is better by however little is the best, and an improvement is
+    # `min_delta` or more.
     any_gain_is_best: bool = False
 
 

@@ -103,15 +103,9 @@ def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedGraph(Prepared):
-    """How the engine graph runs a plan.
+    """How the engine graph runs a plan."""
 
-    Attributes
-    ----------
-    steps : int
-        Of a graph, but for an epoch's last.
-    """
-
-    steps: int
+    steps: int  # of a graph, but for an epoch's last
 
 
 class GraphEngine(Engine):

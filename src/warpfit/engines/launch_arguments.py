@@ -204,29 +204,18 @@ class Resident:
 
 @dataclass
 class Steps:
-    """What one launch has, a `LaunchedSteps`.
-
-    Attributes
-    ----------
-    run : Resident
-    batches, targets : array
-        What it trains on: all rows of some epochs, or some rows of one.
-    of_rates : ndarray (steps,) float64
-        The schedule's rate of each step.
-    first_update : int
-        The optimizer's step that comes first, counted from 0.
-    told : Talk or None
-    """
+    """What one launch has, a `LaunchedSteps`."""
 
     run: Resident
+    # batches and targets: what it trains on: all rows of some epochs, or some rows of one.
     batches: Array
     targets: Array
     num_rows: int
     epochs: int
     first_step: int
     first_epoch: int
-    first_update: int
-    of_rates: npt.NDArray[np.float64]
+    first_update: int  # the optimizer's step that comes first, counted from 0
+    of_rates: npt.NDArray[np.float64]  # (steps,) float64: the schedule's rate of each step
     record: Array | int
     told: Talk | None
 

@@ -35,18 +35,10 @@ LAUNCH_BYTES = 1 << 29
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedLaunch(Prepared):
-    """How the engine one_launch runs a plan.
+    """How the engine one_launch runs a plan."""
 
-    Attributes
-    ----------
-    launch : ResidentLaunch
-        The kernel, and how blocks and warps share the network.
-    cut : Cut or None
-        How the epochs of data that stays on the host are cut into launches.
-    """
-
-    launch: ResidentLaunch
-    cut: Cut | None = None
+    launch: ResidentLaunch  # the kernel, and how blocks and warps share the network
+    cut: Cut | None = None  # how the epochs of data that stays on the host are cut into launches
 
     @property
     def is_streamed(self) -> bool:
@@ -228,6 +220,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings
     from warpfit.backends.cuda.one_launch_layers import choose_layers
+    from warpfit.backends.cuda.one_launch_small_sm90 import choose_small
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
     if by_layers or network.cards > 1:
@@ -235,7 +228,7 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []
     if not found or isinstance(found[0], Obstacle):
         found.append(choose_layers(network, *limits))
-    found.append(choose_card(network, *limits))
+    found += [choose_small(network, *limits), choose_card(network, *limits)]
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
         *others, last = (obstacle for obstacle in found if isinstance(obstacle, Obstacle))
@@ -348,23 +341,15 @@ def epochs_held(launch: ResidentLaunch, num_rows: int, num_validated: int = 0) -
 
 @dataclass(frozen=True)
 class LaunchDescription:
-    """How a plan would be launched, in numbers.
+    """How a plan would be launched, in numbers."""
 
-    Attributes
-    ----------
-    registers : tuple of (str, int)
-        A thread's, and what of them a weight warp needs for weights.
-    shared, device : tuple of (str, int)
-        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's
-        memory.
-    source : str
-        Of the kernel, with all that it includes.
-    """
-
+    # A thread's, and what of them a weight warp needs for weights.
     registers: tuple[tuple[str, int], ...]
+    # shared and device: bytes of the parts of a block's shared memory, and of what an epoch takes
+    # of the device's memory.
     shared: tuple[tuple[str, int], ...]
     device: tuple[tuple[str, int], ...]
-    source: str
+    source: str  # of the kernel, with all that it includes
 
 
 def describe(prepared: PreparedLaunch, data: TrainingData) -> LaunchDescription:

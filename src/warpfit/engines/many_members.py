@@ -22,30 +22,18 @@ Rows = npt.NDArray[np.int32]
 class Member:
     """A network of a sweep: its plan; its state, NumPy's arrays; which rows it trains on, and which
     it is held against.
-
-    Parameters
-    ----------
-    plan : Plan
-    state : TrainState
-    rows : ndarray (num_rows,) int32, optional
-        Among the data's; None for the first `plan.num_rows`.
-    validation_rows : ndarray (num_validated,) int32, optional
-        Likewise; none for None.
-    until : int, optional
-        The epoch after which it is to pause, in place of the plan's last.
-    stopping : Stopping, optional
-        Ends its run after the epoch that this rule makes the last. Every epoch is reported then.
-    starts : sequence of InitialValues, optional
-        What the state's parameters are, layer by layer weight and bias, for a kernel to draw; the
-        optimizer state is zeros then.
     """
 
     plan: Plan
     state: TrainState
+    # (num_rows,) int32: among the data's; None for the first `plan.num_rows`.
     rows: Rows | None = None
-    validation_rows: Rows | None = None
-    until: int | None = None
+    validation_rows: Rows | None = None  # (num_validated,) int32: likewise; none for None
+    until: int | None = None  # the epoch after which it is to pause, in place of the plan's last
+    # Ends its run after the epoch that this rule makes the last. Every epoch is reported then.
     stopping: Stopping | None = None
+    # What the state's parameters are, layer by layer weight and bias, for a kernel to draw; the
+    # optimizer state is zeros then.
     starts: Sequence[InitialValues] = ()
 
     @property
@@ -62,30 +50,18 @@ class Member:
 
 @dataclass(frozen=True)
 class Records:
-    """What a launch recorded of a network's epochs, and what else their reports say.
-
-    Parameters
-    ----------
-    plan : Plan
-    num_rows, num_validated : int
-        Rows that it trained on, and that it was held against; None for none.
-    sums : ndarray (epochs, 4) float64
-        Loss, right rows, and both of the validation rows.
-    first_epoch : int
-        Of the sums.
-    rate_scale : float
-        What the schedule's rate is multiplied by.
-    seconds : float
-        Of an epoch.
-    """
+    """What a launch recorded of a network's epochs, and what else their reports say."""
 
     plan: Plan
+    # num_rows and num_validated: rows that it trained on, and that it was held against; None for
+    # none.
     num_rows: int
     num_validated: int | None
+    # (epochs, 4) float64: loss, right rows, and both of the validation rows.
     sums: npt.NDArray[np.float64]
-    first_epoch: int
-    rate_scale: float
-    seconds: float
+    first_epoch: int  # of the sums
+    rate_scale: float  # what the schedule's rate is multiplied by
+    seconds: float  # of an epoch
 
     def report(self, epoch: int) -> EpochReport:
         """Return the report of an epoch, counted from 0."""

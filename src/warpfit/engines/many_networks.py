@@ -48,16 +48,13 @@ __all__ = [
     "kernel_of_many",
     "prepare_many",
     "start_many",
-    "train_many",
     "without_rates",
 ]
 
 
-def train_many(
-    members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None
-) -> list[Outcome]:
-    """Train all members in a launch, from where they stand, and leave where they came to in their
-    states.
+def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> Launch:
+    """Train all members in a launch, from where they stand, beside other launches; its `outcomes`
+    leave where they came to in their states.
 
     Parameters
     ----------
@@ -69,11 +66,6 @@ def train_many(
         Where the members, none of which has begun and all of which report every epoch, are
         compared, so that only the better go on.
     """
-    return start_many(members, rows, rungs).outcomes()
-
-
-def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> Launch:
-    """Start what `train_many` does, beside other launches, before any outcome is asked for."""
     launch = Launch(members, rows, rungs)
     launch.start()
     return launch

@@ -27,12 +27,6 @@ ALIGNMENT = 16  # bytes, which kernels move at once
 class PackedParameters:
     """Of each network a row: its parameters, then each slot of the optimizer.
 
-    Parameters
-    ----------
-    ops : CudaBackend
-    launch : ManyLaunch
-    members : sequence of Member
-
     Attributes
     ----------
     array : DeviceArray (networks, 1 + slots, num_parameters) float32

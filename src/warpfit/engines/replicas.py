@@ -43,12 +43,7 @@ class _Over(Exception):  # noqa: N818  (no error)
 
 
 class Team:
-    """A rank's run among those of all ranks.
-
-    Attributes
-    ----------
-    run : Run
-    """
+    """A rank's run among those of all ranks."""
 
     def __init__(self, run: Any, ranks: Communicator) -> None:
         self.run, self._ranks = run, ranks

@@ -18,24 +18,13 @@ NO_RUNG = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Rungs:
-    """A rule by which a launch halves: the better candidates of each rung go on, at least one.
+    """A rule by which a launch halves: the better candidates of each rung go on, at least one."""
 
-    Parameters
-    ----------
-    epochs : sequence of int
-        After which networks are compared, at least one.
-    factor : float
-        One in so many candidates goes on.
-    num_folds : int
-        Networks of a candidate, which follow on one another and are judged by their mean.
-    metric : str
-        The number of a report by which they are; where it is the same, the loss.
-    """
-
-    epochs: Sequence[int]
-    factor: float
+    epochs: Sequence[int]  # after which networks are compared, at least one
+    factor: float  # one in so many candidates goes on
+    # Networks of a candidate, which follow on one another and are judged by their mean.
     num_folds: int
-    metric: str
+    metric: str  # the number of a report by which they are; where it is the same, the loss
 
 
 class Halved(NamedTuple):

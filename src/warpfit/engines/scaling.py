@@ -71,12 +71,6 @@ class LossScale:
     """A dynamic scale: halved when a step's gradients overflow, doubled after 2,000 steps in which
     none did.
 
-    Parameters
-    ----------
-    value : float
-    good_steps : int
-        Steps without overflow since it last changed.
-
     References
     ----------
     Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the numbers are PyTorch's
@@ -84,7 +78,7 @@ class LossScale:
     """
 
     value: float = 2.0**16
-    good_steps: int = 0
+    good_steps: int = 0  # steps without overflow since it last changed
 
     def after(self, is_finite: bool) -> LossScale:
         """Return the scale of the next step.

@@ -50,44 +50,23 @@ Batch = tuple[Array, Array, Array | None]
 
 
 class StepNumbers(NamedTuple):
-    """What differs between two steps besides their rows.
+    """What differs between two steps besides their rows."""
 
-    Attributes
-    ----------
-    step : Number
-        Of the run, counted from 0: it decides dropout's masks.
-    row : Number
-        Of the epoch's record.
-    update : int
-        The optimizer's step, counted from 1.
-    lr : float
-    of_update : array, optional
-        The optimizer's numbers on the device, in place of `update` and `lr`; see
-        `OptimizerSpec.numbers_of_groups`.
-    part : Part
-        Which rows of the batch these are.
-    """
-
-    step: Number
-    row: Number
-    part: Part
-    update: int = 0
+    step: Number  # of the run, counted from 0: it decides dropout's masks
+    row: Number  # of the epoch's record
+    part: Part  # which rows of the batch these are
+    update: int = 0  # the optimizer's step, counted from 1
     lr: float = 0.0
+    # The optimizer's numbers on the device, in place of `update` and `lr`; see
+    # `OptimizerSpec.numbers_of_groups`.
     of_update: Array | None = None
 
 
 class RowSource(NamedTuple):
-    """An array that batches are taken from.
+    """An array that batches are taken from."""
 
-    Attributes
-    ----------
-    array : array (N, ...)
-    dtype : str
-        Of a batch.
-    """
-
-    array: Array
-    dtype: str
+    array: Array  # (N, ...)
+    dtype: str  # of a batch
 
     @property
     def nbytes(self) -> int:
@@ -155,7 +134,10 @@ class Run(ABC):
         ranks: Communicator,
     ) -> None:
         self.ops: Backend = backends.create(
-            plan.device, precision=plan.precision, loss_scale=loss_scale
+            plan.device,
+            precision=plan.precision,
+            loss_scale=loss_scale,
+            shares_device=ranks.size > 1,
         )
         self.plan, self.state, self.data, self.ranks = plan, state, data, ranks
         self.on_step = on_step if ranks.rank == 0 else None

@@ -55,19 +55,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """How an epoch is cut into pieces: whole batches, and what remains.
+    """How an epoch is cut into pieces: whole batches, and what remains."""
 
-    Attributes
-    ----------
-    num_rows, batch : int
-        Of the epoch, and of a step.
-    steps : int
-        Of every piece but the last, which may have fewer.
-    """
-
+    # num_rows and batch: of the epoch, and of a step.
     num_rows: int
     batch: int
-    steps: int
+    steps: int  # of every piece but the last, which may have fewer
 
     @property
     def most_rows(self) -> int:

@@ -42,7 +42,7 @@ from warpfit.estimators.sampled import Rounds, sampled_rounds
 from warpfit.estimators.splits import Fits
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.workers import JoblibsWorkers, workers_for
-from warpfit.training.devices import devices_of
+from warpfit.training.devices import devices_of, named_devices
 
 Candidate = dict[str, Any]
 
@@ -188,6 +188,7 @@ def _results(search: Any, fits: Fits) -> list[Result]:
     workers = workers_for(search.executor, search.n_jobs)
     if workers is not None:
         return fit_elsewhere(fits, workers, search.n_jobs or -1)
+    named_devices(fits.estimator.device)  # before each fit finds what is wrong with them
     num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
     place = place_of_fits(fits, num_processes)
     search.place_ = place.reason
@@ -263,9 +264,9 @@ class SweepCV(_Sweep, GridSearchCV):
         or a function from `cv_results_` to the index of the best candidate.
     n_jobs : int or None
         On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core,
-        None is 1 or what joblib's context says. With an executor, the number of shards. Scores do
-        not depend on it, but for device 'auto', which may be a GPU in place of few processes, and
-        one process where more would take longer.
+        None is 1 or what joblib's context says. With an executor, the number of shards. With a
+        ``random_state`` scores do not depend on it, but for device 'auto', which may be a GPU in
+        place of few processes, and one process where more would take longer.
     verbose : int
         Whether it is said how many fits there are.
     error_score : 'raise' or float

@@ -348,16 +348,11 @@ def float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) 
 
 @dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """A user's function of outputs and targets as a loss; files and messages have its name.
-
-    Parameters
-    ----------
-    function : function
-        As `Loss.forward`. Targets come as they are, floats in the parameters' dtype; (N,) as (N, 1)
-        for one output, and integers that are not of the outputs' shape, such as labels, as int64.
-    """
+    """A user's function of outputs and targets as a loss; files and messages have its name."""
 
     name: ClassVar[str] = ""
+    # As `Loss.forward`. Targets come as they are, floats in the parameters' dtype; (N,) as (N, 1)
+    # for one output, and integers that are not of the outputs' shape, such as labels, as int64.
     function: LossFunction
 
     def __post_init__(self) -> None:

@@ -19,23 +19,12 @@ PARAMS, LR, WEIGHT_DECAY = "params", "lr", "weight_decay"
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """The settings of some of an optimizer's parameters, which follow each other in its list.
+    """The settings of some of an optimizer's parameters, which follow each other in its list."""
 
-    Parameters
-    ----------
-    size : int
-        How many parameters.
-    lr : float
-        A schedule scales it as it scales the optimizer's.
-    weight_decay : float, optional
-        None where the optimizer has none.
-    is_other : bool
-        Whether the optimizer leaves them to the other one that it has; see `Muon`.
-    """
-
-    size: int
-    lr: float
-    weight_decay: float | None = None
+    size: int  # how many parameters
+    lr: float  # a schedule scales it as it scales the optimizer's
+    weight_decay: float | None = None  # None where the optimizer has none
+    # Whether the optimizer leaves them to the other one that it has; see `Muon`.
     is_other: bool = field(default=False, repr=False)
 
     def factor(self, lr: float) -> float:

@@ -40,16 +40,10 @@ Sent = list[tuple[int, Task]]
 class Processes(Runner):
     """Trains on the CPU, in processes of one BLAS thread each, which read the data from memory that
     they share.
-
-    Parameters
-    ----------
-    num_processes : int
-    note : str
-        Why not more, if that is to be said.
     """
 
     num_processes: int
-    note: str = ""
+    note: str = ""  # why not more, if that is to be said
 
     def explain(self, groups: Sequence[Group]) -> str:
         return (
@@ -67,18 +61,10 @@ class Processes(Runner):
 
 @dataclass
 class Shards(Runner):
-    """Distributes the networks among workers elsewhere, a shard to each.
-
-    Parameters
-    ----------
-    workers : Workers
-    devices : sequence of str
-        Shards take them in turn.
-    num_shards : int
-    """
+    """Distributes the networks among workers elsewhere, a shard to each."""
 
     workers: Workers
-    devices: Sequence[str]
+    devices: Sequence[str]  # shards take them in turn
     num_shards: int
 
     def explain(self, groups: Sequence[Group]) -> str:

@@ -32,25 +32,15 @@ class Fold:
 
 @dataclass(frozen=True)
 class SweepData:
-    """What networks are trained on; networks of one sweep share one such value.
+    """What networks are trained on; networks of one sweep share one such value."""
 
-    Parameters
-    ----------
-    x, y : array (N, ...)
-        Checked rows, on the host or on the device that trains.
-    sample_weight : ndarray (N,), optional
-        On the host.
-    validation : (x, y), optional
-        For all networks; None where folds have their own.
-    folds : tuple of Fold
-        Empty if there are none.
-    """
-
+    # x and y (N, ...): checked rows, on the host or on the device that trains.
     x: Any
     y: Any
-    sample_weight: Any = None
+    sample_weight: Any = None  # (N,): on the host
+    # (x, y): for all networks; None where folds have their own.
     validation: tuple[Any, Any] | None = None
-    folds: tuple[Fold, ...] = ()
+    folds: tuple[Fold, ...] = ()  # empty if there are none
     # Of an x that has come to a device, what it was on the host.
     _host_x: Any = field(default=None, repr=False, compare=False)
     # The same on devices that it has been brought to.

@@ -28,21 +28,13 @@ class Group:
     What may differ from network to network: initial values, seed, rate and schedule, momentum and
     the other numbers of the optimizer, dropout's probability, class weights, epochs, and the rows
     (`Task.fold`).
-
-    Attributes
-    ----------
-    plan : Plan
-        Of the group's first network, as `fit` would have it.
-    tasks : tuple of Task
-    launch : ManyLaunch or Obstacle
-        Which trains them at once on a GPU, or why `fit` does, one by one; found with the plan.
-    drafts : mapping of int to Plan
-        Of each task, by its number, what `fit` would begin a plan with.
     """
 
-    plan: Plan
+    plan: Plan  # of the group's first network, as `fit` would have it
     tasks: tuple[Task, ...]
+    # Which trains them at once on a GPU, or why `fit` does, one by one; found with the plan.
     launch: ManyLaunch | Obstacle = UNPREPARED
+    # Of each task, by its number, what `fit` would begin a plan with.
     drafts: Mapping[int, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -190,25 +190,17 @@ def run_in_rungs(
 
 @dataclass
 class _Networks:
-    """The networks of all candidates, on their way from rung to rung.
-
-    Attributes
-    ----------
-    paused, ended : dict of int to Outcome
-        Those that came to this rung, and those that are through, by their numbers.
-    before : dict of int to Outcome
-        Those that paused at the last rung, and whose turn has not come again.
-    seconds : dict of int to float
-        Of each network, up to here.
-    """
+    """The networks of all candidates, on their way from rung to rung."""
 
     rule: Rule
     metric: Metric
     num_folds: int
+    # paused and ended: those that came to this rung, and those that are through, by their numbers.
     paused: dict[int, Outcome] = field(default_factory=dict)
     ended: dict[int, Outcome] = field(default_factory=dict)
+    # Those that paused at the last rung, and whose turn has not come again.
     before: dict[int, Outcome] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)  # of each network, up to here
 
     def train(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Take up what comes of training to the next rung, and yield what is through."""

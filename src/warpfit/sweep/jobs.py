@@ -42,23 +42,12 @@ class SweepOutcome:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep that is ready to run.
-
-    Attributes
-    ----------
-    settings : SweepSettings
-    dataset : Dataset
-        With the training rows, less those held out for validation.
-    validation : (x, y) or None
-        Rows held out from the training set; None with folds.
-    card : ModelCard
-        What the data are to every network.
-    """
+    """A sweep that is ready to run."""
 
     settings: SweepSettings
-    dataset: Dataset
-    validation: Rows | None
-    card: ModelCard
+    dataset: Dataset  # with the training rows, less those held out for validation
+    validation: Rows | None  # (x, y): rows held out from the training set; None with folds
+    card: ModelCard  # what the data are to every network
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate with nothing left open; all train as long, unless they
@@ -92,7 +81,6 @@ class SweepJob:
 
         try:
             outcome = SweepOutcome(self._sweep(start))
-            _clear(results.path)
             self._write(results.path, outcome)
         finally:
             results.remove_if_empty()
@@ -163,12 +151,6 @@ class SweepJob:
         trained.save(outcome.files[-1])
         if len(self.dataset.x_test):
             outcome.test = trained.test_on(self.dataset)
-
-
-def _clear(folder: Path) -> None:
-    """Remove the files of an earlier sweep, some of which may not be written again."""
-    for name in (TABLE, PICTURE, BEST, MODEL):
-        (folder / name).unlink(missing_ok=True)
 
 
 def _write_csv(path: Path, rows: Sequence[Record]) -> None:

@@ -10,21 +10,12 @@ from warpfit.training.place import RunCosts
 
 
 class FitCosts(NamedTuple):
-    """What fits cost.
+    """What fits cost."""
 
-    Attributes
-    ----------
-    runs : function
-        From parameters and a number of rows to the runs of such a fit.
-    cpu_factor : float
-        How many times as long as prices say they take on the CPU.
-    at_once : float
-        Networks that a GPU trains in the time of one.
-    """
-
+    # From parameters and a number of rows to the runs of such a fit.
     runs: Callable[[Mapping[str, Any], int], Sequence[RunCosts | None]]
-    cpu_factor: float
-    at_once: float
+    cpu_factor: float  # how many times as long as prices say they take on the CPU
+    at_once: float  # networks that a GPU trains in the time of one
 
 
 class FittedJointly(ABC):

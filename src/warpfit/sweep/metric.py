@@ -20,15 +20,9 @@ SCORE = "score"
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of every network, by which candidates are ranked.
+    """A number of every network, by which candidates are ranked."""
 
-    Parameters
-    ----------
-    name : str
-        A column of a report, or ``'score'``, which a function of the user's gives.
-    """
-
-    name: str
+    name: str  # a column of a report, or 'score', which a function of the user's gives
 
     @property
     def is_greater_better(self) -> bool:

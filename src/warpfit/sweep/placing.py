@@ -24,7 +24,7 @@ from warpfit.sweep.planning import affordable, memory_left, plan_groups
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import Task
 from warpfit.sweep.workers import DeviceWorkers, Workers, workers_for
-from warpfit.training.devices import all_cards, check_names
+from warpfit.training.devices import named_devices
 from warpfit.training.evaluate import network_of
 from warpfit.training.place import (
     PlaceOfMany,
@@ -40,29 +40,17 @@ Widths = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Places:
-    """Where the networks of a sweep are trained.
+    """Where the networks of a sweep are trained."""
 
-    Attributes
-    ----------
-    devices : list of str
-        Taken in turn by shards, if there are several.
-    workers : Workers or None
-        Elsewhere; None if this process trains, or has processes of its own.
-    n_jobs : int
-        As `fit_many` takes it.
-    reason : str
-        Why there, if that was chosen.
-    """
-
-    devices: list[str]
-    workers: Workers | None
-    n_jobs: int
-    reason: str = ""
+    devices: list[str]  # taken in turn by shards, if there are several
+    workers: Workers | None  # elsewhere; None if this process trains, or has processes of its own
+    n_jobs: int  # as `fit_many` takes it
+    reason: str = ""  # why there, if that was chosen
 
     @staticmethod
     def of(device: Any, executor: Any, n_jobs: Any) -> Places:
         """Return the places that `fit_many` is asked for, checked."""
-        devices = _checked_devices(device)
+        devices = named_devices(device)
         if executor is not None and not isinstance(executor, Executor):
             raise ConfigError(
                 "expected executor to be a concurrent.futures.Executor or None, got "
@@ -133,19 +121,6 @@ class Places:
         from joblib import effective_n_jobs
 
         return int(min(effective_n_jobs(self.n_jobs), num_tasks))
-
-
-def _checked_devices(device: Any) -> list[str]:
-    if isinstance(device, str) and device == backends.ALL_CARDS:
-        return list(all_cards())
-    devices = [device] if isinstance(device, str) else device
-    if not isinstance(devices, Sequence) or not devices:
-        raise ConfigError(f"expected a device or several, got {device!r}")
-    if len(devices) > 1:
-        check_names(devices)
-    else:
-        backends.check_device_name(devices[0])
-    return list(devices)
 
 
 def place_of_tasks(device: str, tasks: Sequence[Task], num_processes: int) -> PlaceOfMany:

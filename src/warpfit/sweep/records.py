@@ -251,22 +251,12 @@ class Sweep:
 
 @dataclass
 class Collector:
-    """Collects outcomes as they arrive, and builds a `Sweep`.
-
-    Parameters
-    ----------
-    candidates : list of dict
-    folds : sequence of int or None
-        ``[None]`` without folds.
-    metric : Metric
-    keeps_models : bool
-        Whether all models are kept, or those of the best candidate only.
-    """
+    """Collects outcomes as they arrive, and builds a `Sweep`."""
 
     candidates: list[Candidate]
-    folds: Sequence[int | None]
+    folds: Sequence[int | None]  # `[None]` without folds
     metric: Metric
-    keeps_models: bool = True
+    keeps_models: bool = True  # whether all models are kept, or those of the best candidate only
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     best: int | None = None
     _keys: dict[int, Any] = field(default_factory=dict)

@@ -78,18 +78,11 @@ def in_order(groups: Sequence[Group]) -> list[Task]:
 
 @dataclass
 class OneByOne(Runner):
-    """Trains by `fit`, one network after the other, in this process.
+    """Trains by `fit`, one network after the other, in this process."""
 
-    Parameters
-    ----------
-    has_one_thread : bool
-        Whether BLAS has one thread, so that results are those of `Processes`.
-    why : str
-        In words, for the plan.
-    """
-
+    # Whether BLAS has one thread, so that results are those of `Processes`.
     has_one_thread: bool = False
-    why: str = ""
+    why: str = ""  # in words, for the plan
 
     def explain(self, groups: Sequence[Group]) -> str:
         return self.why or "one network after the other, in this process"

@@ -20,27 +20,13 @@ MOST_CANDIDATES = 100_000
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """The settings of ``warpfit sweep``.
+    """The settings of ``warpfit sweep``."""
 
-    Parameters
-    ----------
-    base : TrainSettings
-        What all candidates have in common.
-    grid : dict of str to list
-        Names of `TrainSettings` with the values to try.
-    folds : int
-        0 for none: a tenth of the training rows is held out instead.
-    halving : Halving or None
-    jobs : int
-        `fit_many`'s ``n_jobs``.
-    metric : str or None
-    """
-
-    base: TrainSettings
-    grid: dict[str, list[Any]]
-    folds: int = 0
+    base: TrainSettings  # what all candidates have in common
+    grid: dict[str, list[Any]]  # names of `TrainSettings` with the values to try
+    folds: int = 0  # 0 for none: a tenth of the training rows is held out instead
     halving: Halving | None = None
-    jobs: int = -1
+    jobs: int = -1  # `fit_many`'s `n_jobs`
     metric: str | None = None
 
     def candidates(self) -> list[Candidate]:

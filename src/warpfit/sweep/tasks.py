@@ -38,43 +38,23 @@ Scoring = Callable[[Module, Any, Any], float]
 
 @dataclass(frozen=True)
 class Task:
-    """A network to train.
+    """A network to train."""
 
-    Parameters
-    ----------
-    number : int
-        Which network of the sweep.
-    model, optimizer
-        With initial values.
-    data : SweepData
-        That of the whole sweep.
-    fold : int or None
-        Whose rows of the data.
-    arguments : dict
-        Of `fit`, beside model, optimizer, data, callbacks and what a sweep says once.
-    callbacks : sequence of Callback
-    is_shared : bool
-        Whether other tasks have the same model, optimizer and callbacks, which are copied before
-        training then.
-    scoring : function, optional
-        ``scoring(model, x, y)`` on the validation rows, after training.
-    until : int, optional
-        The epoch after which the network is to pause.
-    checkpoint : bytes, optional
-        Of a network that paused, which goes on from there.
-    """
-
-    number: int
+    number: int  # which network of the sweep
+    # model and optimizer: with initial values.
     model: Module
     optimizer: Optimizer
-    data: SweepData
-    fold: int | None
+    data: SweepData  # that of the whole sweep
+    fold: int | None  # whose rows of the data
+    # Of `fit`, beside model, optimizer, data, callbacks and what a sweep says once.
     arguments: dict[str, Any]
     callbacks: Sequence[Callback] = ()
+    # Whether other tasks have the same model, optimizer and callbacks, which are copied before
+    # training then.
     is_shared: bool = False
-    scoring: Scoring | None = None
-    until: int | None = None
-    checkpoint: bytes | None = None
+    scoring: Scoring | None = None  # `scoring(model, x, y)` on the validation rows, after training
+    until: int | None = None  # the epoch after which the network is to pause
+    checkpoint: bytes | None = None  # of a network that paused, which goes on from there
 
     def own(self) -> tuple[Module, Optimizer, list[Callback]]:
         """Return model, optimizer and callbacks to train, copies if others have the task's."""
@@ -101,48 +81,27 @@ class Task:
 
 @dataclass
 class Outcome(OnDemand):
-    """The outcome of a task; model, optimizer and reports may be made when they are asked for.
+    """The outcome of a task; model, optimizer and reports may be made when they are asked for."""
 
-    Attributes
-    ----------
-    number : int
-        The task's.
-    status : str
-        ``'done'``, ``'stopped'`` (by a callback or by halving), ``'paused'``, ``'diverged'``,
-        ``'failed'`` or ``'interrupted'``.
-    message : str
-        Why, where that is not all epochs.
-    history : History
-    model, optimizer, callbacks
-        After training; the task's own, unless they were copied on the way. None if they were not to
-        be kept.
-    seconds : float
-    report : EpochReport or None
-        Of the epoch whose weights the model has; None if there is none.
-    score : float or None
-        Of the task's `scoring`.
-    error : Exception or None
-    checkpoint : bytes or None
-        If it paused.
-    halved_after : int or None
-        The epoch after which halving stopped it.
-    on_device : OnDevice or None
-        The model's parameters on the device, if they have not left it.
-    """
-
-    number: int
+    number: int  # the task's
+    # 'done', 'stopped' (by a callback or by halving), 'paused', 'diverged', 'failed' or
+    # 'interrupted'.
     status: str
-    message: str
+    message: str  # why, where that is not all epochs
     history: History
+    # model, optimizer and callbacks: after training; the task's own, unless they were copied on the
+    # way. None if they were not to be kept.
     model: Module | None
     optimizer: Optimizer | None
     callbacks: Sequence[Callback]
     seconds: float = 0.0
+    # Of the epoch whose weights the model has; None if there is none.
     report: EpochReport | None = None
-    score: float | None = None
+    score: float | None = None  # of the task's `scoring`
     error: Exception | None = None
-    checkpoint: bytes | None = field(default=None, repr=False)
-    halved_after: int | None = None
+    checkpoint: bytes | None = field(default=None, repr=False)  # if it paused
+    halved_after: int | None = None  # the epoch after which halving stopped it
+    # The model's parameters on the device, if they have not left it.
     on_device: OnDevice | None = field(default=None, repr=False)
 
     @property

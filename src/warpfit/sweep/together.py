@@ -58,16 +58,11 @@ class Together(Runner):
     A network has the same bits alone as among others. They are not those of the engines of `fit`,
     whose kernels add up in another order: a task that asks for an engine by its name is trained by
     that, after the others.
-
-    Parameters
-    ----------
-    device : str
-    keeps_models : bool
-        Whether all models are wanted, so that their numbers come from the device at once; those of
-        a few come one by one when they are asked for.
     """
 
     device: str
+    # Whether all models are wanted, so that their numbers come from the device at once; those of a
+    # few come one by one when they are asked for.
     keeps_models: bool = True
 
     def explain(self, groups: Sequence[Group]) -> str:

@@ -108,12 +108,7 @@ class ExecutorsWorkers(Workers):
 
 
 class DeviceWorkers(Workers):
-    """A thread of this process for each device, which takes the next call when it has done one.
-
-    Parameters
-    ----------
-    devices : sequence of str
-    """
+    """A thread of this process for each device, which takes the next call when it has done one."""
 
     kind = "a thread for each device"
     has_threads = True
@@ -145,12 +140,7 @@ def own_device() -> str | None:
 
 
 class JoblibsWorkers(Workers):
-    """Those of joblib: of the backend that `joblib.parallel_config` names, or processes here.
-
-    Parameters
-    ----------
-    count : int
-    """
+    """Those of joblib: of the backend that `joblib.parallel_config` names, or processes here."""
 
     def __init__(self, count: int) -> None:
         self.count, self.kind = count, cluster_of_joblib() or "joblib"

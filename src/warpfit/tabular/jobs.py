@@ -158,8 +158,7 @@ class TableJob:
             As the estimator; ConfigError if the folder cannot be written to.
         """
         results, dataset = ResultsFolder(folder), self.dataset
-        results.make()
-        try:
+        with results.filled():
             y = dataset.y_train
             if dataset.class_names:
                 y = np.array(dataset.class_names)[y]
@@ -167,8 +166,6 @@ class TableJob:
             stored = StoredTable(self.estimator, self.data, dataset.label_column)
             test = stored.score_on(dataset, "test") if len(dataset.x_test) else None
             return stored, test, self._written(results.path, stored, test)
-        finally:
-            results.remove_if_empty()
 
     def _written(self, folder: Path, stored: StoredTable, test: Score | None) -> list[Path]:
         model, history = folder / "model.safetensors", folder / "history.json"

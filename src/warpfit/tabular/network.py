@@ -33,20 +33,11 @@ POINTS = 5  # of the data, between which each unit's kink lies at first
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a network's input are, in this order.
+    """What the columns of a network's input are, in this order."""
 
-    Attributes
-    ----------
-    num_numbers : int
-        That become periodic embeddings.
-    num_indicators : int
-        Of categories, taken as they are.
-    num_codes : tuple of int
-        For each column of codes, which become embeddings, how many codes there are.
-    """
-
-    num_numbers: int
-    num_indicators: int = 0
+    num_numbers: int  # that become periodic embeddings
+    num_indicators: int = 0  # of categories, taken as they are
+    # For each column of codes, which become embeddings, how many codes there are.
     num_codes: tuple[int, ...] = ()
 
     @property

@@ -19,39 +19,20 @@ ADAM = AdamSpec(as_schedule(1.0))
 
 @dataclass(frozen=True)
 class Settings:
-    """How TabM learns.
-
-    Attributes
-    ----------
-    lr : float
-    weight_decay : float
-        Decoupled, of all but biases and the lines of embeddings.
-    dropout : float
-    max_norm : float or None
-        Largest joint norm of a step's gradients.
-    """
+    """How TabM learns."""
 
     lr: float = 2e-3
-    weight_decay: float = 3e-4
+    weight_decay: float = 3e-4  # decoupled, of all but biases and the lines of embeddings
     dropout: float = 0.1
-    max_norm: float | None = None
+    max_norm: float | None = None  # largest joint norm of a step's gradients
 
 
 class StepNumbers(NamedTuple):
-    """What differs from step to step besides rows; each may lie on the device.
+    """What differs from step to step besides rows; each may lie on the device."""
 
-    Attributes
-    ----------
-    step : Number
-        Of the run, for dropout.
-    row : Number
-        Of the record.
-    rate, eps : Number
-        AdamW's, with its bias corrections.
-    """
-
-    step: Number
-    row: Number
+    step: Number  # of the run, for dropout
+    row: Number  # of the record
+    # rate and eps: AdamW's, with its bias corrections.
     rate: Number
     eps: Number
 

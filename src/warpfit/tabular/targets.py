@@ -19,15 +19,9 @@ FARTHEST = float(np.sqrt(np.finfo(np.float32).max))  # from the mean, in standar
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """A class for each row: outputs (N, classes) are logits.
+    """A class for each row: outputs (N, classes) are logits."""
 
-    Attributes
-    ----------
-    labels : ndarray (classes,)
-        Ascending.
-    """
-
-    labels: Array
+    labels: Array  # (classes,): ascending
 
     @property
     def num_outputs(self) -> int:
@@ -50,21 +44,14 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """One number for each row or several, standardised; none beyond those of the rows trained on.
+    """One number a row or several, standardised; none beyond those of the rows trained on."""
 
-    Attributes
-    ----------
-    mean, std, low, high : ndarray (outputs,)
-        Of the rows trained on; the latter two are standardised.
-    is_2d : bool
-        Whether predictions are (N, outputs), or (N,).
-    """
-
+    # mean, std, low and high (outputs,): of the rows trained on; the latter two are standardised.
     mean: Array
     std: Array
     low: Array
     high: Array
-    is_2d: bool
+    is_2d: bool  # whether predictions are (N, outputs), or (N,)
 
     @classmethod
     def of(cls, y: Array) -> Numbers:

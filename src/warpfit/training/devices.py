@@ -20,21 +20,11 @@ T = TypeVar("T")
 
 
 class Devices(NamedTuple):
-    """The devices of a run.
+    """The devices of a run."""
 
-    Attributes
-    ----------
-    own : str
-        This rank's; rank 0's, if ranks are threads.
-    names : tuple of str
-        Of all ranks; empty if only one device was asked for.
-    has_processes : bool
-        Whether ranks are processes.
-    """
-
-    own: str
-    names: tuple[str, ...] = ()
-    has_processes: bool = False
+    own: str  # this rank's; rank 0's, if ranks are threads
+    names: tuple[str, ...] = ()  # of all ranks; empty if only one device was asked for
+    has_processes: bool = False  # whether ranks are processes
 
     def plan(self, draft: Plan) -> Plan:
         """Return a draft with these devices, or raise ConfigError if a batch has no row for some of
@@ -42,21 +32,38 @@ class Devices(NamedTuple):
         """
         if draft.batch_size < len(self.names):
             raise ConfigError(
-                f"expected batch_size of at least {len(self.names)}, a row for each device, got "
+                f"expected batches of at least {len(self.names)} rows, one for each device, got "
                 f"{draft.batch_size}"
             )
         return replace(draft, devices=self.names, has_processes=self.has_processes)
 
 
-def check_names(devices: Sequence[str]) -> None:
-    """Raise ConfigError unless each of several devices, which need not be here, has a name."""
-    if not devices or "auto" in devices:
+def named_devices(device: Any) -> list[str]:
+    """Return the names of one device or several, which need not be here, or raise ConfigError."""
+    if isinstance(device, str) and device == ALL_CARDS:
+        return list(all_cards())
+    devices = [device] if isinstance(device, str) else device
+    if not isinstance(devices, Sequence) or not devices:
+        raise ConfigError(f"expected a device or several, got {brief(device)}")
+    if len(devices) > 1:
+        _check_names(devices)
+    else:
+        backends.check_device_name(devices[0])
+    return list(devices)
+
+
+def _check_names(devices: Sequence[str]) -> None:
+    """Raise ConfigError unless several devices have names, and each GPU has one only."""
+    if not devices or "auto" in devices or ALL_CARDS in devices:
         raise ConfigError(
-            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', got "
-            f"{brief(list(devices))}"
+            "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', and neither "
+            f"'auto' nor {ALL_CARDS!r}, got {brief(list(devices))}"
         )
     for each in devices:
         backends.check_device_name(each)
+    cards = ["cuda:0" if each == "cuda" else each for each in devices if each != "cpu"]
+    if len(set(cards)) < len(cards):
+        raise ConfigError(f"expected each GPU once, got {', '.join(devices)}")
 
 
 def devices_of(device: Any) -> Devices:
@@ -79,12 +86,9 @@ def devices_of(device: Any) -> Devices:
             names = all_cards()
             return Devices(names[0], names)
         return Devices(device)  # which is checked where it is resolved
-    check_names(device)
+    _check_names(device)
     names = tuple(backends.resolve_device(each) for each in device)
-    has_cards = any(name != "cpu" for name in names)
-    if has_cards and len(set(names)) < len(names):
-        raise ConfigError(f"expected each device once, got {', '.join(names)}")
-    if has_cards and "cpu" in names:
+    if "cpu" in names and len(set(names)) > 1:
         raise ConfigError(f"expected GPUs alone, or 'cpu' alone, got {', '.join(names)}")
     return Devices(names[0], names)
 

@@ -20,23 +20,14 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """A model's prediction for an image.
-
-    Attributes
-    ----------
-    path : Path
-    resized_from : (width, height) or None
-        The image's own size, where it was not the model's.
-    classes : tuple of (name, probability)
-        The most probable first; empty for regression.
-    outputs : tuple of float
-        The target values that are predicted; empty for classes.
-    """
+    """A model's prediction for an image."""
 
     path: Path
+    # (width, height): the image's own size, where it was not the model's.
     resized_from: tuple[int, int] | None
+    # tuple of (name, probability): the most probable first; empty for regression.
     classes: tuple[tuple[str, float], ...] = ()
-    outputs: tuple[float, ...] = ()
+    outputs: tuple[float, ...] = ()  # the target values that are predicted; empty for classes
 
 
 @dataclass(frozen=True)

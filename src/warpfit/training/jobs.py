@@ -63,22 +63,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is ready to run.
+    """A training that is ready to run."""
 
-    Attributes
-    ----------
-    settings : TrainSettings
-        Resolved.
-    dataset : Dataset
-        With the training rows, less those held out for validation.
-    validation : (x, y) or None
-        The test set; or rows held out from the training set, where validation decides over the run.
-    trained : TrainedModel
-    optimizer, loss
-    """
-
-    settings: TrainSettings
-    dataset: Dataset
+    settings: TrainSettings  # resolved
+    dataset: Dataset  # with the training rows, less those held out for validation
+    # (x, y): the test set; or rows held out from the training set, where validation decides over
+    # the run.
     validation: Rows | None
     trained: TrainedModel
     optimizer: Optimizer

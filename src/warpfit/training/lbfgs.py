@@ -25,22 +25,12 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LBFGSResult:
-    """How a minimization ended.
+    """How a minimization ended."""
 
-    Parameters
-    ----------
-    loss : float
-        With the penalty, at the weights that the model has now.
-    num_iterations : int
-    converged : bool
-    message : str
-        SciPy's words for why it ended.
-    """
-
-    loss: float
+    loss: float  # with the penalty, at the weights that the model has now
     num_iterations: int
     converged: bool
-    message: str
+    message: str  # SciPy's words for why it ended
 
 
 def fit_lbfgs(

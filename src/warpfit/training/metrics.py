@@ -34,21 +34,11 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of targets and predictions.
+    """A number of targets and predictions."""
 
-    Parameters
-    ----------
-    name : str
-        Its column without ``val_``.
-    of : function
-        From targets and `Predictions` to the number.
-    more_is_better : bool or None
-        None where neither a scorer nor the name says.
-    """
-
-    name: str
-    of: Callable[[Numbers, Predictions], Any]
-    more_is_better: bool | None
+    name: str  # its column without `val_`
+    of: Callable[[Numbers, Predictions], Any]  # from targets and `Predictions` to the number
+    more_is_better: bool | None  # None where neither a scorer nor the name says
 
 
 @dataclass(frozen=True)
@@ -85,15 +75,7 @@ def flat(rows: Numbers) -> Numbers:
 
 
 class Metrics:
-    """The metrics of a run, of the rows that are validated on, or of all training rows without any.
-
-    Parameters
-    ----------
-    metrics : sequence of Metric
-    plan : Plan
-    data : TrainingData
-    validation : TrainingData or None
-    """
+    """The metrics of a run, of rows that are validated on, or of all training rows without any."""
 
     def __init__(
         self,

@@ -22,24 +22,12 @@ FULL, HALF = 4, 2
 
 
 class OnCards(NamedTuple):
-    """What is expected of a step.
+    """What is expected of a step."""
 
-    Attributes
-    ----------
-    alone : float
-        Seconds on one GPU, of a GPU's rows.
-    seconds : float
-        On all.
-    nbytes : int
-        That each GPU sends.
-    sums : float
-        Seconds that sums of gradients take.
-    """
-
-    alone: float
-    seconds: float
-    nbytes: int
-    sums: float
+    alone: float  # seconds on one GPU, of a GPU's rows
+    seconds: float  # on all
+    nbytes: int  # that each GPU sends
+    sums: float  # seconds that sums of gradients take
 
     @property
     def efficiency(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from warpfit import backends, nn
+from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_arguments import kernels_of
@@ -86,7 +86,7 @@ def cards_on_paper(
             f"whose prices are those of half precision, got {settings.precision!r}"
         )
     resolved = _resolved(settings, num_rows)
-    optimizer = make_optimizer(resolved, nn.Sequential(nn.Linear(1, 1)))
+    optimizer = make_optimizer(resolved, make_model(resolved, (features,), outputs))
     widths = (features, *(settings.hidden or ()), outputs)
     num_slots = len(optimizer.spec.slot_names)
     return expected_on_cards(widths, resolved.batch_size or 1, cards, num_slots)

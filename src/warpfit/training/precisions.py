@@ -34,21 +34,13 @@ class Planned(NamedTuple):
 
 @dataclass
 class Planner:
-    """Plans a run, and how it goes on in another precision.
-
-    Parameters
-    ----------
-    state : TrainState
-    data, validation : TrainingData
-        Where they were found.
-    stopping : Stopping or None
-        As `plan.plan` takes it.
-    """
+    """Plans a run, and how it goes on in another precision."""
 
     state: TrainState
+    # data and validation: where they were found.
     data: TrainingData
     validation: TrainingData | None
-    stopping: Stopping | None
+    stopping: Stopping | None  # as `plan.plan` takes it
 
     def plan(self, draft: Plan) -> Planned:
         """Return the plan of a draft, or raise as `plan.plan` does."""

@@ -42,7 +42,10 @@ class RunFolder(Callback):
         self.files: list[Path] = []
 
     def on_start(self, run: Run) -> None:
-        self._folder.make()
+        resumed = self.settings.resume
+        self._folder.make(
+            goes_on=resumed is not None and Path(resumed).parent == self.path.resolve()
+        )
 
     def on_epoch_end(self, run: Run) -> None:
         if (

@@ -70,112 +70,63 @@ class TrainSettings:
     None means that the value follows from the others, see `resolved`; 0 switches off `clip_norm`,
     `limit`, `early_stopping` and `checkpoint_every`.
 
-    Parameters
-    ----------
-    data : str, optional
-        A known dataset's name or a path; None is MNIST, or digits where MNIST cannot be had.
-    data_dir : str, optional
-        Folder to look for known datasets in first.
-    label_column : str, optional
-        Of a ``.csv`` file.
-    task : {'auto', 'classification', 'regression'}
-        What labels of the user's own data are, see `warpfit.data.load_user_data`.
-    image_size : tuple of int, optional
-        Height and width that the images of a folder are resized to.
-    preprocess : bool
-        Whether columns of tables and targets of regressions are prepared, see
-        `warpfit.data.TablePreprocessor`.
-    limit : int
-        Train on the first rows of the training set only.
-    recipe : {'airbench'}, optional
-        A published network and its optimizer, in place of a model.
-    model : {'mlp', 'cnn'}
-    hidden : tuple of int, optional
-        Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
-    activation : str
-    dropout : float, optional
-        Share of hidden units dropped: none for an mlp, 0.5 for a cnn.
-    optimizer : str
-        A name of `warpfit.optim.Optimizer.by_name`.
-    lr, momentum, weight_decay : float, optional
-        By default what the optimizer's class suggests. Where it suggests no weight decay it is 0,
-        but for tables 10 over the number of rows, at most 0.03.
-    nesterov : bool
-    clip_norm : float
-        Largest joint norm of the gradients.
-    schedule : str
-        Of the learning rate, see `warpfit.optim.schedules`.
-    warmup_epochs : float
-        For ``'cosine'``.
-    epochs : int, optional
-        By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000
-        steps.
-    batch_size : int, optional
-        By default 64, and a recipe's own.
-    loss : str
-        ``'auto'`` is cross_entropy for classes and mse for float targets.
-    label_smoothing : float
-        For cross_entropy.
-    precision, device, engine : str
-        As `warpfit.fit` takes them; commas separate several devices.
-    seed : int
-        Of initial values, epoch order and dropout.
-    early_stopping : int
-        Epochs without a better validation loss before the run ends.
-    checkpoint_every : int
-        Epochs between two checkpoints.
-    resume : str, optional
-        A checkpoint to go on from, or the folder that holds it.
-    new_data : bool
-        Whether the checkpoint to go on from may be of other data. Not recorded in the run's own
-        settings file.
-    out : str, optional
-        Folder for the results; None is ``runs/<time>``. Not recorded either.
-    profile : bool
-        Write a trace of the run beside its results. Not recorded either.
-    quiet : bool
-        Print nothing but errors. Not recorded either.
-
     Raises
     ------
     ConfigError
         If a value is unknown, out of range, or has no effect together with the others.
     """
 
+    # A known dataset's name or a path; None is MNIST, or digits where MNIST cannot be had.
     data: str | None = None
-    data_dir: str | None = None
-    label_column: str | None = None
+    data_dir: str | None = None  # folder to look for known datasets in first
+    label_column: str | None = None  # of a `.csv` file
+    # {'auto', 'classification', 'regression'}: what labels of the user's own data are, see
+    # `warpfit.data.load_user_data`.
     task: str = "auto"
+    # Height and width that the images of a folder are resized to.
     image_size: tuple[int, ...] | None = None
+    # Whether columns of tables and targets of regressions are prepared, see
+    # `warpfit.data.TablePreprocessor`.
     preprocess: bool = True
-    limit: int = 0
+    limit: int = 0  # train on the first rows of the training set only
+    # {'airbench'}: a published network and its optimizer, in place of a model.
     recipe: str | None = None
-    model: str = "mlp"
+    model: str = "mlp"  # {'mlp', 'cnn'}
+    # Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
-    dropout: float | None = None
-    optimizer: str = "sgd"
+    dropout: float | None = None  # share of hidden units dropped: none for an mlp, 0.5 for a cnn
+    optimizer: str = "sgd"  # a name of `warpfit.optim.Optimizer.by_name`
+    # lr, momentum and weight_decay: by default what the optimizer's class suggests. Where it
+    # suggests no weight decay it is 0, but for tables 10 over the number of rows, at most 0.03.
     lr: float | None = None
     momentum: float | None = None
     nesterov: bool = False
     weight_decay: float | None = None
-    clip_norm: float = 0.0
-    schedule: str = "cosine"
-    warmup_epochs: float = 0.0
+    clip_norm: float = 0.0  # largest joint norm of the gradients
+    schedule: str = "cosine"  # of the learning rate, see `warpfit.optim.schedules`
+    warmup_epochs: float = 0.0  # for 'cosine'
+    # By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000 steps.
     epochs: int | None = None
-    batch_size: int | None = None
-    loss: str = "auto"
-    label_smoothing: float = 0.0
+    batch_size: int | None = None  # by default 64, and a recipe's own
+    loss: str = "auto"  # 'auto' is cross_entropy for classes and mse for float targets
+    label_smoothing: float = 0.0  # for cross_entropy
+    # precision, device and engine: as `warpfit.fit` takes them; commas separate several devices.
     precision: str = "auto"
     device: str = "auto"
     engine: str = "auto"
-    seed: int = 0
-    early_stopping: int = 0
-    checkpoint_every: int = 0
-    resume: str | None = None
+    seed: int = 0  # of initial values, epoch order and dropout
+    early_stopping: int = 0  # epochs without a better validation loss before the run ends
+    checkpoint_every: int = 0  # epochs between two checkpoints
+    resume: str | None = None  # a checkpoint to go on from, or the folder that holds it
+    # Whether the checkpoint to go on from may be of other data. Not recorded in the run's own
+    # settings file.
     new_data: bool = field(default=False, metadata=_NOT_RECORDED)
+    # Folder for the results; None is `runs/<time>`. Not recorded either.
     out: str | None = field(default=None, metadata=_NOT_RECORDED)
+    # Write a trace of the run beside its results. Not recorded either.
     profile: bool = field(default=False, metadata=_NOT_RECORDED)
+    # Print nothing but errors. Not recorded either.
     quiet: bool = field(default=False, metadata=_NOT_RECORDED)
 
     def __post_init__(self) -> None:
@@ -379,6 +330,8 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}"
             )
+        if name == "device" and isinstance(value, list):
+            value = ",".join(map(str, value))
         settings[name] = _integers(value, PARSERS[name]) if name in PARSERS else value
         if not _fits(settings[name], types[name]):
             raise ConfigError(

@@ -24,21 +24,12 @@ TABLE_SUFFIXES = (".csv", ".npz")
 
 @dataclass(frozen=True)
 class TablePredictions:
-    """What a model predicts for each row of a file.
+    """What a model predicts for each row of a file."""
 
-    Attributes
-    ----------
-    header : tuple of str
-        ``prediction``, and for classes ``probability`` of each.
-    rows : list of list
-        Names of classes and probabilities, or values in the units of the targets.
-    notes : tuple of str
-        What was decided when the file was read.
-    """
-
-    header: tuple[str, ...]
+    header: tuple[str, ...]  # `prediction`, and for classes `probability` of each
+    # Names of classes and probabilities, or values in the units of the targets.
     rows: list[list[Any]]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was decided when the file was read
 
     def write(self, path: PathLike) -> None:
         """Write them as a ``.csv`` file, or raise ConfigError."""

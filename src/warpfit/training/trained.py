@@ -32,36 +32,18 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Describes the data that a model was trained on, in the model's file.
+    """Describes the data that a model was trained on, in the model's file."""
 
-    Parameters
-    ----------
-    data : str
-        Name of the dataset, or path of the user's data.
-    label_column : str or None
-        The column of a table that the labels came from.
-    input_shape : tuple of int
-        Shape of one sample as the data have it.
-    network_shape : tuple of int
-        The shape that it takes for the network.
-    class_names : tuple of str
-        Empty for regression.
-    scale : int or None
-        The pixel value that became 1: 255 if the samples lie in [0, 1], else unknown.
-    columns : tuple of str
-        Names of a frame's columns; empty for arrays.
-    table : dict or None
-        How samples become the network's inputs, and targets its outputs: see
-        `TablePreprocessor.to_dict`.
-    """
-
-    data: str
-    label_column: str | None
-    input_shape: tuple[int, ...]
-    network_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
+    data: str  # name of the dataset, or path of the user's data
+    label_column: str | None  # the column of a table that the labels came from
+    input_shape: tuple[int, ...]  # shape of one sample as the data have it
+    network_shape: tuple[int, ...]  # the shape that it takes for the network
+    class_names: tuple[str, ...]  # empty for regression
+    # The pixel value that became 1: 255 if the samples lie in [0, 1], else unknown.
     scale: int | None
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # names of a frame's columns; empty for arrays
+    # How samples become the network's inputs, and targets its outputs: see
+    # `TablePreprocessor.to_dict`.
     table: dict[str, Any] | None = None
 
     @classmethod
@@ -196,24 +178,16 @@ class RegressionScore:
 
 @dataclass(frozen=True)
 class Score:
-    """A model's score on rows with known targets.
+    """A model's score on rows with known targets."""
 
-    Attributes
-    ----------
-    evaluation : Evaluation
-        Its loss is of what the network learns: of standardised targets, where the model's card has
-        such.
-    labels, predicted : ndarray (N,) int64, or None for regression
-    regression : RegressionScore or None
-    loss_unit : str
-        What the loss is of, where that is not the targets as they are.
-    """
-
+    # Its loss is of what the network learns: of standardised targets, where the model's card has
+    # such.
     evaluation: Evaluation
+    # labels and predicted (N,) int64, or None for regression.
     labels: Array | None
     predicted: Array | None
     regression: RegressionScore | None = None
-    loss_unit: str = ""
+    loss_unit: str = ""  # what the loss is of, where that is not the targets as they are
 
 
 @dataclass(frozen=True)

@@ -210,11 +210,10 @@ def test_times_of_fewer_steps_are_scaled_and_marked(monkeypatch: pytest.MonkeyPa
 
 def test_names_of_rungs() -> None:
     assert ladder.parse_names("numpy, graph,") == ["numpy", "graph"]
-    assert ladder.parse_names("fused..register,jax-scan") == [
+    assert ladder.parse_names("fused..register") == [
         "fused",
         "tiled",
         "register",
-        "jax-scan",
     ]
     assert ladder.parse_names("..textbook") == ["numpy", "textbook"]
     for text in ("numpi", "", "numpy..nothing", "numpy..jax-scan"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.training import blobs
-from warpfit.apps.ladder import PEERS, RUNGS, Record, Result, bars, climb, draw
+from warpfit.apps.ladder import RUNGS, Record, Result, bars, climb, draw
 from warpfit.apps.ladder.table import line_after, milliseconds, notes, table, times
 from warpfit.errors import ConfigError
 
@@ -57,22 +57,11 @@ def made_up() -> Result:
     )
 
 
-def test_the_page_says_of_every_rung_and_peer_what_the_ladder_says() -> None:
+def test_the_page_says_of_every_rung_what_the_ladder_says() -> None:
     page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
     for rung in RUNGS:
         assert f"| `{rung.name}` | {rung.changes} | {rung.saves} | {rung.if_little} | " in page
         assert all(f"`{path}`" in page for path in rung.source)
-    for peer in PEERS.values():
-        assert f"| `{peer.name}` | {peer.changes} | " in page
-
-
-def test_every_row_of_the_report_has_a_counterpart() -> None:
-    page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
-    rows = page.partition("| row of the report |")[2].partition("\n\n")[0].splitlines()[2:]
-    names = {rung.name for rung in RUNGS} | set(PEERS)
-    assert len(rows) == 9
-    for row in rows:
-        assert names & set(row.partition(" ms | ")[2].split("`")), row
 
 
 def test_notes_explain_what_gains_little(made_up: Result) -> None:
@@ -189,7 +178,8 @@ def test_what_was_measured_on_the_same_machine_stays(
     stored["environment"]["packages"]["numpy"] = "0"
     (tmp_path / "ladder.json").write_text(json.dumps(stored), encoding="utf-8")
     assert module.kept([]) == {}
-    module.measure(["softmax-regression"], device="cpu", data=blobs(100), epochs=1, rungs=["numpy"])
+    few = {"device": "cpu", "data": blobs(100), "epochs": 1, "rungs": ["numpy"]}
+    module.measure(["softmax-regression"], peers=False, **few)
     (again,) = json.loads((tmp_path / "ladder.json").read_text(encoding="utf-8"))[
         "networks"
     ].values()

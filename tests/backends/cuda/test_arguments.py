@@ -48,6 +48,7 @@ EXPECTED = {
     "ManyClustersArguments": {"Network", "NetworkDropout"},
     "ManySmallArguments": {"Network"},
     "OneLaunchArguments": set(),
+    "SmallArguments": {"StepSettings"},
     "TableArguments": {"TableNetwork", "TableStep"},
 }
 VALUES = {"count": 3, "place": None, "factor": 0.5, "loss": (1.0, 2.0, 3.0), "last": -1}

@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     parts: int = 1
     width: int = 16
     epochs: int = 1
+    chunk_rows: int = 0
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -47,6 +48,8 @@ SHAPES = [
     Shape(37, 100, 8, parts=4, width=32),  # a part of 4 features
     Shape(40, 64, 20, parts=2, width=32, epochs=2),  # no padding, no short batch
     Shape(19, 129, 7, parts=16, width=16),  # parts without any
+    Shape(50, 100, 32, parts=4, width=32, chunk_rows=32),  # 8 features each of all rows
+    Shape(70, 40, 48, width=48, epochs=2, chunk_rows=16),  # of 16 rows
 ]
 
 
@@ -121,10 +124,12 @@ def gathered(
     defines = {"SOURCE": x.dtype.name, "DTYPE": dtype, "TERMS": terms}
     defines |= {"FEATURES": shape.features, "BATCH": shape.batch}
     defines |= {"PARTS": shape.parts, "PART_WIDTH": shape.width}
+    defines |= {"CHUNK_ROWS": shape.chunk_rows}
     defines |= {"TARGET_WORDS": words, "TARGET_STRIDE": 2 if is_labels else words}
     defines |= {"WEIGHTED": int(is_weighted)}
     outer = shape.epochs, shape.steps
-    batches = ops.empty((*outer, shape.parts, terms, shape.batch, shape.width + 8), dtype)
+    stride = shape.width + (0 if shape.chunk_rows else 8)
+    batches = ops.empty((*outer, shape.parts, terms, shape.batch, stride), dtype)
     batch_targets = ops.empty((*outer, shape.batch, words + is_weighted), "float32")
     keys = round_keys_of(SEED, range(first_epoch, first_epoch + shape.epochs))
     ops.kernel("gather_batches", **defines)(
@@ -141,7 +146,11 @@ def gathered(
         domain_bits(shape.num_rows),
         shape.epochs,
     )
-    found = batches.numpy()[..., : shape.width]
+    found = batches.numpy()
+    if shape.chunk_rows:
+        chunks = found.reshape(*found.shape[:4], -1, shape.width // 8, shape.chunk_rows, 8)
+        found = np.moveaxis(chunks, -3, -2).reshape(found.shape)
+    found = found[..., : shape.width]
     return found.sum(
         axis=3, dtype=found.dtype if terms == 1 else np.float32
     ), batch_targets.numpy().view(np.uint32)

@@ -149,14 +149,16 @@ def multiply(
         for x in (dc, dc if dsaved is None else dsaved)
     ]
     partials = upload(runtime, np.full(config.partials(m, n), np.nan, np.float32))
-    arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
+    num_counters = config.counters(m, n, queues=True)
+    counters = upload(runtime, np.zeros(max(1, num_counters), np.uint32))
+    arrivals = counters if num_counters else None
     kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
     for _ in range(launches):
         kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope,
                partials, arrivals,
                *config.sizes(m, n, k, 0, 0), shared_bytes=config.shared_bytes,
                cluster=config.cluster)  # fmt: skip
-    assert not arrivals.numpy().any()
+    assert not counters.numpy().any()
     return dc.numpy(), dz.numpy()
 
 
@@ -570,6 +572,15 @@ def test_a_warp_that_does_not_meet_before_it_stores(tmp_path: Path) -> None:
     run_wrongly(FENCE_AND_STORE, "fence_async();", message, False, tmp_path)
 
 
+@on_emulator
+def test_a_ring_of_tiles_that_is_as_long_as_that_of_stages(tmp_path: Path) -> None:
+    """Each tile is one stage, so that the one that loads is as far ahead as it can be."""
+    config = wgmma(transpose_b=True, cluster=2, num_multiprocessors=2)
+    message = "store_async_pair: something is on its way already"
+    slots = "QUEUE_SLOTS = STAGES + 1", "QUEUE_SLOTS = STAGES"
+    run_wrongly(*slots, message, False, tmp_path, config, (250, 600, 60))
+
+
 def run_wrongly(
     right: str,
     wrong: str,
@@ -577,6 +588,7 @@ def run_wrongly(
     reverse: bool,
     folder: Path,
     config: WgmmaConfig | None = None,
+    sizes: tuple[int, int, int] = (250, 200, 270),
 ) -> None:
     """Run a copy of the kernel with a mistake, which the emulator has to tell in these words."""
     source = jit.flattened("gemm_sm90", ())
@@ -587,4 +599,4 @@ def run_wrongly(
         transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2
     )
     with pytest.raises(DeviceError, match=rf"^kernel gemm_sm90, block \(\d, 0, 0\).*: {message}"):
-        assert_product(kernels, config, 250, 200, 270)
+        assert_product(kernels, config, *sizes)

@@ -31,10 +31,19 @@ class Shape(NamedTuple):
 
     @property
     def threads(self) -> int:
-        return 32 * self.row_tiles * -(-self.row_tiles // 4)
+        own = 4 if self.row_tiles == 8 else 2 if self.row_tiles in (4, 6) else 1
+        return 32 * self.row_tiles // own * -(-self.row_tiles // 4)
 
 
-SHAPES = [Shape(3, 1, 1, 16), Shape(4, 33, 1, 48), Shape(2, 80, 3, 32), Shape(5, 16, 2, 64)]
+SHAPES = [
+    Shape(3, 1, 1, 16),
+    Shape(4, 33, 1, 48),
+    Shape(2, 80, 3, 32),
+    Shape(5, 16, 2, 64),
+    Shape(3, 64, 1, 32),
+    Shape(3, 96, 2, 48),
+    Shape(3, 128, 2, 48),
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +52,21 @@ def ops(kernel_runtime_of_any_order: Any) -> CudaBackend:
 
 
 def gram_of(
-    ops: CudaBackend, shape: Shape, batches: Any, dtype: str = "float16", blocks: int = 2
+    ops: CudaBackend,
+    shape: Shape,
+    batches: Any,
+    dtype: str = "float16",
+    blocks: int = 2,
+    in_chunks: bool = False,
 ) -> tuple[Any, Any]:
     """Return the matrices (num_batches, rows, rows) of the device, without their scales, and
     these.
     """
     padded = np.zeros((*batches.shape[:-1], shape.width + 8), "f4")
     padded[..., : shape.width] = batches
+    if in_chunks:
+        chunks = batches.reshape(*batches.shape[:-1], shape.width // 8, 8)
+        padded = np.ascontiguousarray(np.moveaxis(chunks, -2, -3))
     rows = 16 * shape.row_tiles
     words = ops.asarray(np.zeros((shape.num_batches, rows, rows), "f4"), dtype)
     scales = ops.asarray(np.zeros(shape.num_batches, "f4"))
@@ -58,6 +75,7 @@ def gram_of(
         "BATCH": shape.batch,
         "PARTS": shape.parts,
         "PART_WIDTH": shape.width,
+        "CHUNK_ROWS": shape.batch if in_chunks else 0,
     }
     ops.kernel("gram_batches", **defines)(
         blocks, shape.threads, ops.asarray(padded, dtype), words, scales, shape.num_batches
@@ -66,14 +84,14 @@ def gram_of(
 
 
 def in_order(shape: Shape, words: Any) -> Any:
-    """Return what lanes have of fragments as matrices: of row 8 r + l / 4, the columns 16 s + 8 h +
-    2 (l % 4) + i.
+    """Return what lanes have of fragments as matrices: of row 16 r + 8 b + l / 4, the columns
+    16 s + 8 h + 2 (l % 4) + i.
     """
     tiles = shape.row_tiles
     fragments = words.reshape(
-        shape.num_batches, 2 * tiles, tiles, 8, 4, 2, 2
-    )  # batch, r, s, l / 4, l % 4, h, i
-    return fragments.transpose(0, 1, 3, 2, 5, 4, 6).reshape(
+        shape.num_batches, tiles, tiles, 8, 4, 2, 2, 2
+    )  # batch, r, s, l / 4, l % 4, h, b, i
+    return fragments.transpose(0, 1, 6, 3, 2, 5, 4, 7).reshape(
         shape.num_batches, 16 * tiles, 16 * tiles
     )
 
@@ -111,6 +129,14 @@ def test_products_with_the_batch_before(ops: CudaBackend, shape: Shape, dtype: s
     assert (np.log2(scales[1:]) % 1 == 0).all()
     assert scales[0] == 0
     assert not found[0].any()
+
+
+@pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[4]], ids=str)
+def test_rows_in_chunks(ops: CudaBackend, shape: Shape) -> None:
+    batches = numbers(shape)
+    found = gram_of(ops, shape, batches, in_chunks=True)
+    for own, expected in zip(found, gram_of(ops, shape, batches), strict=True):
+        np.testing.assert_array_equal(own, expected)
 
 
 @pytest.mark.parametrize("largest", [2.0**-10, 1.0, 1024.0])

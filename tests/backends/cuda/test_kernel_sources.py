@@ -82,6 +82,7 @@ TAKE_NO_TURNS = {
     "one_launch",
     "one_launch_card",
     "one_launch_layers",
+    "one_launch_small_sm90",
     "table_networks",
     "gather_batches",
     "gram_batches",
@@ -218,7 +219,7 @@ TOLD = re.compile(
 HEARD = re.compile(
     r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\((?:&place\.epoch|&published|turn)\)"
 )
-HANDED_OUT = {"&taken", "&end"}
+HANDED_OUT = {"&taken", "&end", "counter"}
 FENCE = re.compile(r"(?:__threadfence(?:_block|_system)?|fence_of_grid)\(\);")
 
 

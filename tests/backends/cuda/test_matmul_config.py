@@ -8,7 +8,7 @@ import pytest
 
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.matmul import candidates, configure, configure_for
-from warpfit.backends.cuda.matmul_config import MatmulConfig, aligned
+from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.errors import ConfigError
 
@@ -253,15 +253,6 @@ def test_halves_without_tensor_cores_use_registers() -> None:
 def test_rows_too_long_for_32_bits_take_another_kernel() -> None:
     assert configure(256, 8, 2**25, "float32").kernel == "matmul_tiled"
     assert configure(4, 8, 2**25, "float32").kernel == "matmul_register"
-
-
-def test_aligned() -> None:
-    assert aligned("float32", (256, 8, 8), (16, 4, 12))
-    assert not aligned("float32", (4, 8, 8))
-    assert not aligned("float32", (0, 10, 12))
-    assert not aligned("float32", (0, 8, 10))
-    assert aligned("float64", (0, 10, 10))
-    assert not aligned("float16", (0, 12, 12))
 
 
 def test_printable() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from kernel_variants import is_supported, variants_of
 from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit, one_launch
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, variants
+from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError, required
 
@@ -94,7 +95,7 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
     if launch.looks_ahead:
         assert launch.hidden
         assert launch.row_warps >= launch.row_tiles
-        assert launch.x_slots > 2 * launch.row_tiles
+        assert launch.x_slots >= (2 if launch.feature_parts > 1 else 2 * launch.row_tiles + 1)
     else:
         assert launch.x_slots >= max(2, launch.group)
         assert launch.sum_slots >= max(launch.row_warps, launch.group)
@@ -107,7 +108,7 @@ def assert_covers(launch: OneLaunch) -> None:
     network = launch.network
     if launch.hidden:
         assert launch.cluster * launch.block_units >= launch.hidden
-        assert launch.block_features >= network.features
+        assert launch.parts * launch.block_features >= network.features
     else:
         assert launch.parts == launch.cluster
         assert launch.cluster * launch.block_features >= network.features
@@ -219,7 +220,7 @@ def test_no_shape_takes_more_shared_memory_than_there_is(
 
 
 def test_weights_are_shared_out_evenly() -> None:
-    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    launch = choose(of_size((784, 256, 10), batch=32), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     assert (launch.cluster, launch.block_features, launch.block_units) == (16, 784, 16)
     # 49 tiles of 16 by 16 weights over 8 warps: one has 7, of 4 bytes in float32 and 2 in half
     # precision each.
@@ -231,11 +232,49 @@ def test_weights_are_shared_out_evenly() -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "changes", "parts"),
+    [
+        ((784, 256, 10), {}, 4),
+        ((784, 256, 10), {"batch": 128}, 4),
+        ((400, 512, 10), {}, 2),  # of 32 units a block
+        ((784, 512, 10), {}, 1),  # whose halves registers do not hold
+        ((784, 256, 10), {"batch": 63}, 1),
+        ((784, 256, 10), {"batch": 256}, 1),
+        ((784, 256, 10), {"momentum": True}, 1),
+        ((784, 256, 10), {"is_cut": True}, 1),
+        ((256, 256, 10), {}, 1),
+        ((784, 16, 10), {}, 1),
+    ],
+)
+def test_which_blocks_divide_the_features(
+    size: tuple[int, int, int], changes: dict[str, Any], parts: int
+) -> None:
+    launch = choose(of_size(size, **changes), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    assert launch.feature_parts == parts
+    if parts > 1:
+        features = 16 * -(-size[0] // parts // 16)
+        assert (launch.block_features, launch.chunk_rows) == (features, launch.network.batch)
+        rows = 32 * launch.row_warps * launch.row_registers
+        others = 128 * sum(launch.registers)
+        assert rows + others <= 65536
+        assert launch.held < launch.registers[0]
+
+
+def test_only_hopper_takes_blocks_that_divide_the_features() -> None:
+    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    archs = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+    taken = [is_supported("one_launch", launch.config.settings(), arch) for arch in archs]
+    assert taken == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
     ("size", "changes", "looks_ahead"),
     [
         ((784, 256, 10), {"batch": 1}, True),
         ((784, 256, 10), {"batch": 48}, True),
-        ((784, 256, 10), {"batch": 64}, False),  # room for two batches, but not for half of a third
+        # Room for two batches, but not for half of a third.
+        ((784, 256, 10), {"batch": 64, "momentum": True}, False),
+        ((784, 256, 10), {"batch": 64}, True),  # of a quarter of the features
         ((784, 256, 10), {"batch": 32, "momentum": True}, True),
         ((784, 512, 10), {"batch": 32}, True),
         ((64, 256, 10), {"batch": 16}, False),  # whose products take no time
@@ -356,7 +395,7 @@ def test_what_is_not_run_at_all(changes: dict[str, Any], arch: str, words: str) 
 
 
 def test_variants_are_of_all_kernels() -> None:
-    found = variants()
+    found = variants_of("one_launch")
     assert {(name, defines["DTYPE"]) for name, defines in found} == {
         *product(("one_launch", "gather_batches"), HALF_DTYPES),
         ("gram_batches", "float16"),

@@ -14,27 +14,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.backends.base import Activation
+from kernel_variants.runs import network_of
 from warpfit.backends.cuda.cards import CARDS
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_layers_layout import LayersLaunch
 from warpfit.backends.cuda.prices import CARD, expected_microseconds, read_prices
 from warpfit.backends.cuda.resident_launch import ResidentLaunch
-from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines.launch_plan import _chosen
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-KERNELS = {"one_launch": 1, "one_launch_layers": 2, "one_launch_card": 3}
+KERNELS = {
+    "one_launch": (784, 64, 10),
+    "one_launch_layers": (784, 64, 64, 10),
+    "one_launch_card": (784, 512, 512, 512, 10),
+    "one_launch_small_sm90": (37, 53, 17, 3),
+}
 
 
-def launch_of(hidden: int) -> ResidentLaunch:
-    """Return the launch of a network on an H200; with three wide layers it takes the card."""
-    width = 512 if hidden == 3 else 64
-    relu = (Activation("relu"),) * hidden
-    network = TrainedNetwork(
-        "float16", (784, *(width,) * hidden, 10), relu, (False,) * hidden, 32, "cross_entropy"
-    )
-    found = _chosen(network, CARDS["h200"], False)
+def launch_of(widths: tuple[int, ...]) -> ResidentLaunch:
+    """Return the launch of a network on an H200."""
+    found = _chosen(network_of(*widths), CARDS["h200"], False)
     assert isinstance(found, ResidentLaunch)
     return found
 
@@ -48,7 +47,7 @@ def test_the_file_says_of_which_card_and_when() -> None:
 
 
 def test_several_cards_cost_more_than_their_rows() -> None:
-    network = launch_of(2).network
+    network = network_of(*KERNELS["one_launch_layers"])
     alone, shared = (
         choose_layers(replace(network, batch=512 * cards, cards=cards), "sm_90a", 232448, 132)
         for cards in (1, 2)

@@ -67,7 +67,7 @@ def test_an_index_out_of_range(driver: FakeDriver) -> None:
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0 ", "", None])
 def test_unknown_names(driver: FakeDriver, name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', \.\.\., got"
+        ConfigError, match=r"expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', \.\.\., got"
     ):
         backends.resolve_device(name)
 

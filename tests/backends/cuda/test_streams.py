@@ -249,6 +249,7 @@ def test_a_stream_goes_beside_from_a_fork_to_a_merge(driver: FakeDriver, device:
     assert driver.records[-1] == (side.handle, "event")
     assert driver.waits[1:] == [(own, "event")]
     assert device.fork(side) is side
+    assert driver.priorities[side.handle] < driver.priorities[own]
 
 
 def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
@@ -265,6 +266,7 @@ def test_a_captured_kernel_behind_a_merge_waits_for_both_streams(
             device.launch(function(name, takes_turn=True), GRID, BLOCK, 0, 0)
     early = [each.get("programmaticStreamSerializationAllowed") for each in driver.attributes]
     assert early == [1, None, 1]
+    assert driver.calls["graph of flags 8"] == 1  # of priorities of its own
 
 
 def test_captures_take_turns(driver: FakeDriver, device: Runtime, short_turns: None) -> None:

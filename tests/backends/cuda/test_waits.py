@@ -9,29 +9,34 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_variants import variants_of
+from kernel_variants.runs import ADAM, MOMENTUM, launched, network_of
 from warpfit.backends.cuda import (
     jit,
     one_launch,
     one_launch_card,
     one_launch_layers,
-    table_networks,
+    one_launch_small_sm90,
 )
 from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
 from warpfit.backends.cuda.many_small_networks_sm90 import choose_small
 from warpfit.backends.cuda.resident_config import CONFIGS
-from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, launched, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.backends.cuda.waits import Arrive, Event, Place, Protocol, Wait, hang_of
 from warpfit.backends.cuda.waits_of_kernels import PROTOCOLS, check_waits
 from warpfit.errors import CompileError, Obstacle, required
 
 LAUNCHES = {
-    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64)])[0],
+    "one_launch": launched(one_launch.choose, [network_of(784, 256, 10, batch=64, **MOMENTUM)])[0],
     "one_launch_card": launched(one_launch_card.choose_card, [network_of(99, 512, 512, 512, 10)])[
         0
     ],
     "one_launch_layers": launched(
         one_launch_layers.choose_layers, [network_of(784, 128, 128, 10, clips=True)]
+    )[0],
+    "one_launch_small_sm90": launched(
+        one_launch_small_sm90.choose_small,
+        [network_of(64, 64, 64, 64, 1, batch=256, loss="mse", **ADAM)],
     )[0],
 }
 CARD = "sm_90a", 227 << 10
@@ -40,8 +45,13 @@ MANY = {
     "many_small_networks_sm90": choose_small(network_of(32, 64, 64, 2, batch=128), *CARD),
 }
 CONFIGURED = {kernel: required(launch).config for kernel, launch in (LAUNCHES | MANY).items()}
-CONFIGURED |= {name: CONFIGS[name].of(defines) for name, defines in table_networks.variants()[:1]}
+CONFIGURED |= {
+    name: CONFIGS[name].of(defines) for name, defines in variants_of("table_networks")[:1]
+}
 AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
+DIVIDED = launched(
+    one_launch.choose, [network_of(784, 256, 10, batch=batch) for batch in (64, 128)]
+)
 LIMITS = ("sm_90a", 232448, 132)
 
 
@@ -131,6 +141,10 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch_layers", "a batch that is not loaded", without("x_full")),
     ("one_launch_card", "outputs awaited before they are left", wait_first("outputs")),
     ("one_launch_card", "gradients of a wrong phase", changed("gradients_full", phase=1)),
+    ("one_launch_small_sm90", "a batch that is not left", without("x_free", "helper 5")),
+    ("one_launch_small_sm90", "words of a wrong phase", changed("words_full", phase=1)),
+    ("one_launch_small_sm90", "words awaited before they are sent", wait_first("words_full")),
+    ("one_launch_small_sm90", "sums that do not come", changed("biases_full", owed=8)),
     ("many_networks_sm90", "z that is not sent", changed("z_full", owed=16)),
     ("many_networks_sm90", "dh awaited before it is sent", wait_first("dh_full")),
     ("many_networks_sm90", "outputs that are not freed", without("others_met", "loss warp 2")),
@@ -141,6 +155,25 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("table_networks", "rows that nobody tells of", without("rows")),
     ("table_networks", "an updater more", counted("updates", 1)),
 ]
+
+
+@pytest.mark.parametrize("launch", DIVIDED, ids=["64", "128"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        without("divided sums_full", "each weight"),
+        without("divided dh_full", "output warp 1"),
+        changed("divided dh_full", owed=16),
+        counted("divided sums_full", 1),
+    ],
+)
+def test_planted_hangs_of_blocks_that_divide_the_features(
+    launch: Any, planted: Callable[[Protocol], None]
+) -> None:
+    protocol = PROTOCOLS["one_launch"](launch.config)
+    assert hang_of(protocol) is None
+    planted(protocol)
+    assert hang_of(protocol) is not None
 
 
 @pytest.mark.parametrize(
@@ -209,6 +242,9 @@ def random_plans(number: int) -> dict[str, int]:
             "one_launch": one_launch.choose(alone, *LIMITS),
             "one_launch_layers": one_launch_layers.choose_layers(alone, *LIMITS),
             "one_launch_card": one_launch_card.choose_card(alone, *LIMITS),
+            "one_launch_small_sm90": one_launch_small_sm90.choose_small(
+                network(6, units(6, 4, 1), 4, 10), *LIMITS
+            ),
             "many_networks_sm90": choose_clusters(network(10, units(7, 1, 1), 4, 6), *CARD),
             "many_small_networks_sm90": choose_small(network(6, units(6, 4, 1), 4, 7), *CARD),
         }

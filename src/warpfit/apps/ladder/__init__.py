@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from warpfit.apps.ladder.chart import draw
 from warpfit.apps.ladder.climbing import climb, parse_names, save
-from warpfit.apps.ladder.peers import PEERS, Peer
 from warpfit.apps.ladder.results import Record, Result
 from warpfit.apps.ladder.rungs import RUNGS, Rung
 from warpfit.apps.ladder.table import bars
@@ -18,10 +17,8 @@ from warpfit.apps.ladder.task import NETWORKS, Network
 
 __all__ = [
     "NETWORKS",
-    "PEERS",
     "RUNGS",
     "Network",
-    "Peer",
     "Record",
     "Result",
     "Rung",

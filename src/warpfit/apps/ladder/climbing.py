@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -15,14 +15,13 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.apps.ladder import chart
-from warpfit.apps.ladder.peers import PEERS, Measured, Peer, run_peers
 from warpfit.apps.ladder.results import Record, Result, Step
 from warpfit.apps.ladder.rungs import RUNGS, Program, Rung, program_of
 from warpfit.apps.ladder.task import DEFAULT_HIDDEN, Task, make_task
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.checks import check_count
+from warpfit.checks import check_choice, check_count
 from warpfit.errors import ConfigError, WarpfitError
-from warpfit.files import atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 from warpfit.plots import has_matplotlib
 
 # What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under
@@ -32,8 +31,6 @@ EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000
 # Seconds that a rung's epochs may take. One that would take longer trains for fewer, or on fewer
 # rows.
 RUNG_SECONDS = 10.0
-# When no more peers are started, in seconds from the beginning.
-ALL_SECONDS = 170.0
 
 
 def save(result: Result, folder: str | Path) -> None:
@@ -56,8 +53,7 @@ def save(result: Result, folder: str | Path) -> None:
 
 
 def parse_names(text: str) -> list[str]:
-    """Return names of rungs and peers from text: names, or ``first..last`` of two rungs, between
-    commas.
+    """Return names of rungs from text: names, or ``first..last`` of two, between commas.
 
     Raises
     ------
@@ -76,13 +72,8 @@ def parse_names(text: str) -> list[str]:
 
 
 def _checked(names: Sequence[str]) -> list[str]:
-    rungs, peers = [rung.name for rung in RUNGS], list(PEERS)
     for name in names:
-        if name not in (*rungs, *peers):
-            raise ConfigError(
-                f"expected rungs among {', '.join(rungs)}, or peers among {', '.join(peers)}, got "
-                f"{name!r}"
-            )
+        check_choice("rungs", name, [rung.name for rung in RUNGS])
     if not names:
         raise ConfigError("expected at least one rung, got none")
     return list(names)
@@ -101,7 +92,6 @@ def climb(
     data_dir: str | None = None,
     seed: int = 0,
     rungs: Sequence[str] | None = None,
-    peers: bool = False,
     out: str | Path | None = None,
     on_start: Callable[[Step], None] | None = None,
     on_rung: Callable[[Record], None] | None = None,
@@ -132,13 +122,10 @@ def climb(
     seed : int
         Of initial values and orders.
     rungs : sequence of str, optional
-        Which rungs, and which peers, by their names; by default all rungs.
-    peers : bool
-        Whether all peers come after the rungs: they are there in a checkout, as far as they are
-        installed.
+        Which rungs, by their names; by default all.
     out : path, optional
         A folder for the results, which is made before anything runs; see `save`.
-    on_start : function of Rung or Peer, optional
+    on_start : function of Rung, optional
         Called before each.
     on_rung : function of Record, optional
         Called after each.
@@ -167,33 +154,14 @@ def climb(
         network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed
     )
     climber = _Climber(task, device, number, precision, on_start, on_rung)
-    with nullcontext() if out is None else _folder_for(Path(out).expanduser()):
+    with nullcontext() if out is None else ResultsFolder(out).filled():
         for rung in RUNGS:
             if names is None or rung.name in names:
                 climber.step_up(rung)
-        wanted = [
-            peer
-            for name, peer in PEERS.items()
-            if (peers and names is None) or name in (names or ())
-        ]
-        climber.look_beside(wanted, deadline=start + ALL_SECONDS)
         result = climber.result(perf_counter() - start)
         if out is not None:
             save(result, out)
     return result
-
-
-@contextmanager
-def _folder_for(path: Path) -> Iterator[None]:
-    """Make a folder and those above it; take away again those of them into which nothing came."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    make_folder(path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # one that is not empty stays, and so do those above it
-            for folder in made:
-                folder.rmdir()
 
 
 class _Climber:
@@ -215,7 +183,7 @@ class _Climber:
     def step_up(self, rung: Rung) -> None:
         """Run a rung, and note what it did or why it did not."""
         self._announce(rung)
-        record = _blank(rung, is_peer=False)
+        record = Record(rung.name, rung.title, rung.changes, rung.saves, rung.if_little, False)
         try:
             record = _measured(
                 program_of(rung, self.task, self.device, self.precision), record, self
@@ -230,21 +198,6 @@ class _Climber:
                 gain_over_first=before[0] / record.ms_per_epoch,
             )
         self._note(record)
-
-    def look_beside(self, peers: Sequence[Peer], deadline: float) -> None:
-        """Run the peers, in processes of their own."""
-        times = [record.ms_per_epoch for record in self.records if record.ms_per_epoch is not None]
-        for peer, found in run_peers(
-            peers, self.task, self.device, self.epochs, self.precision, deadline, self._announce
-        ):
-            record = _blank(peer, is_peer=True)
-            if isinstance(found, Measured):
-                record = _of_peer(record, found, self.task.steps)
-                if times and record.ms_per_epoch:
-                    record = replace(record, gain_over_first=times[0] / record.ms_per_epoch)
-            else:
-                record = replace(record, reason=found)
-            self._note(record)
 
     def result(self, seconds: float) -> Result:
         """Return what there is so far."""
@@ -273,10 +226,6 @@ class _Climber:
             self.on_rung(record)
 
 
-def _blank(step: Step, is_peer: bool) -> Record:
-    return Record(step.name, step.title, step.changes, step.saves, step.if_little, is_peer)
-
-
 def _reason(error: WarpfitError, device: str) -> str:
     """Return in words why a rung did not run; without a GPU, what is missing."""
     if device != "cpu":
@@ -300,7 +249,7 @@ def _measured(program: Program, record: Record, climber: _Climber) -> Record:
     losses = [epoch.step_losses for epoch in reported if epoch.step_losses is not None]
     return replace(
         record,
-        ms_per_epoch=_later_half([epoch.seconds for epoch in done]) * 1e3 * task.steps / steps,
+        ms_per_epoch=later_half([epoch.seconds for epoch in done]) * 1e3 * task.steps / steps,
         device_ms=None if on_device is None else on_device * 1e3 * task.steps,
         seconds=sum(epoch.seconds for epoch in done),
         first_call=first_call,
@@ -325,20 +274,6 @@ def fitting(task: Task, epochs: int, step_seconds: float) -> tuple[int, int]:
     return min(len(task.x), max(1, most_steps // fewest) * task.batch), fewest
 
 
-def _later_half(seconds: Sequence[float]) -> float:
+def later_half(seconds: Sequence[float]) -> float:
     """Return the median over the later half of the epochs."""
     return median(seconds[len(seconds) // 2 :])
-
-
-def _of_peer(record: Record, found: Measured, steps: int) -> Record:
-    return replace(
-        record,
-        ms_per_epoch=_later_half(found.seconds) * 1e3 * steps / found.steps,
-        seconds=sum(found.seconds),
-        first_call=found.first_call,
-        epochs=1 + len(found.seconds),  # the first call has trained one
-        steps=found.steps,
-        is_scaled=found.steps < steps - 1,  # some leave the short last batch out
-        loss=found.loss,
-        accuracy=found.accuracy,
-    )

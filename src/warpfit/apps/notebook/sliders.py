@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from warpfit.apps.notebook.figure import draw
-from warpfit.apps.notebook.trainer import OPTIMIZERS, DemoRun, DemoSettings, Trainer
+from warpfit.apps.notebook.trainer import OPTIMIZERS, Choices, DemoRun, DemoSettings, Trainer
 from warpfit.errors import ConfigError, DeviceWarning
 from warpfit.extras import needs
 
@@ -74,13 +74,7 @@ class Demo:
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
     """Return a slider for each setting; training starts when it is released, not while it moves."""
     choices = trainer.choices
-    for name, value, known in (
-        ("width", settings.width, choices.widths),
-        ("batch_size", settings.batch_size, choices.batch_sizes),
-        ("depth", settings.depth, range(choices.largest_depth + 1)),
-    ):
-        if value not in known:
-            raise ConfigError(f"expected {name} among {', '.join(map(str, known))}, got {value}")
+    _check(settings, choices)
     common: dict[str, Any] = {
         "continuous_update": False,
         "style": {"description_width": "initial"},
@@ -116,3 +110,14 @@ def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str
             layout=common["layout"],
         ),
     }
+
+
+def _check(settings: DemoSettings, choices: Choices) -> None:
+    """Raise ConfigError unless sliders have the places that settings ask for."""
+    for name, value, known in (
+        ("width", settings.width, choices.widths),
+        ("batch_size", settings.batch_size, choices.batch_sizes),
+        ("depth", settings.depth, range(choices.largest_depth + 1)),
+    ):
+        if value not in known:
+            raise ConfigError(f"expected {name} among {', '.join(map(str, known))}, got {value}")

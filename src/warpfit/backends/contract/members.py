@@ -11,33 +11,20 @@ from warpfit.backends.update_rules import UpdateNumbers
 
 
 class MemberLayer(NamedTuple):
-    """Of h: relu((h · scale_in) @ weight · scale_out + bias) · mask; or the gradients of these.
+    """Of h: relu((h · scale_in) @ weight · scale_out + bias) · mask; or the gradients of these."""
 
-    Attributes
-    ----------
-    scale_in : array (E, K)
-    weight : array (K, N)
-        That all members share.
-    scale_out, bias : array (E, N)
-    """
-
-    scale_in: Array
-    weight: Array
+    scale_in: Array  # (E, K)
+    weight: Array  # (K, N): that all members share
+    # scale_out and bias (E, N).
     scale_out: Array
     bias: Array
 
 
 class MemberHead(NamedTuple):
-    """Of h: h @ weight + bias, of each member its own; or the gradients of these.
+    """Of h: h @ weight + bias, of each member its own; or the gradients of these."""
 
-    Attributes
-    ----------
-    weight : array (E, K, N)
-    bias : array (E, N)
-    """
-
-    weight: Array
-    bias: Array
+    weight: Array  # (E, K, N)
+    bias: Array  # (E, N)
 
 
 class MemberLayers(NamedTuple):
@@ -48,24 +35,13 @@ class MemberLayers(NamedTuple):
 
 
 class MemberUpdate(NamedTuple):
-    """A step of Adam, by gradients that nobody else asks for.
+    """A step of Adam, by gradients that nobody else asks for."""
 
-    Attributes
-    ----------
-    parameters : MemberLayers
-        In float32; the layers compute with these, but for the weights that members share.
-    moments : sequence of two MemberLayers
-        Of parameters: averages of gradients, and of their squares.
-    copies : sequence of array
-        Of each layer's shared weights, in half precision.
-    numbers : UpdateNumbers
-        Those that are kept, of all but biases.
-    """
-
+    # In float32; the layers compute with these, but for the weights that members share.
     parameters: MemberLayers
-    moments: Sequence[MemberLayers]
-    copies: Sequence[Array]
-    numbers: UpdateNumbers
+    moments: Sequence[MemberLayers]  # of parameters: averages of gradients, and of their squares
+    copies: Sequence[Array]  # of each layer's shared weights, in half precision
+    numbers: UpdateNumbers  # those that are kept, of all but biases
 
 
 NOT_AT_ONCE = "this backend computes the layers of members one by one"

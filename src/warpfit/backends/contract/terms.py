@@ -36,20 +36,11 @@ REDUCTIONS = ("sum", "mean", "max", "min")
 
 
 class ImageWindows(NamedTuple):
-    """Windows of images: their size, and what they may show around an image.
-
-    Attributes
-    ----------
-    size : Pair
-    padding : Pair
-        Pixels on each side.
-    reflects : bool
-        Whether these are the image's reflection without the border, not zeros.
-    """
+    """Windows of images: their size, and what they may show around an image."""
 
     size: Pair
-    padding: Pair = (0, 0)
-    reflects: bool = False
+    padding: Pair = (0, 0)  # pixels on each side
+    reflects: bool = False  # whether these are the image's reflection without the border, not zeros
 
 
 # The losses that are sums over elements.
@@ -58,21 +49,13 @@ ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
 
 @dataclass(frozen=True)
 class LossTerms:
-    """A loss, for an operation that knows several.
+    """A loss, for an operation that knows several."""
 
-    Attributes
-    ----------
-    name : str
-        ``'cross_entropy'``, of labels; or of numbers ``'mse'``, ``'absolute_error'``, ``'huber'``
-        or ``'binary_cross_entropy'``, as sums over outputs.
-    setting : float
-        The share of label smoothing, or Huber's delta.
-    of_term, of_derivative : float
-        What a row's sum and its derivatives are multiplied by; the derivative of a square comes as
-        half of it.
-    """
-
+    # 'cross_entropy', of labels; or of numbers 'mse', 'absolute_error', 'huber' or
+    # 'binary_cross_entropy', as sums over outputs.
     name: str
-    setting: float = 0.0
+    setting: float = 0.0  # the share of label smoothing, or Huber's delta
+    # of_term and of_derivative: what a row's sum and its derivatives are multiplied by; the
+    # derivative of a square comes as half of it.
     of_term: float = 1.0
     of_derivative: float = 1.0

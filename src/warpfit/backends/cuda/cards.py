@@ -10,22 +10,12 @@ from warpfit.backends.cuda.jit import generation
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, as far as the layout of a launch depends on it.
+    """A GPU, as far as the layout of a launch depends on it."""
 
-    Attributes
-    ----------
-    arch : str
-        What kernels are compiled for: ``'sm_90a'``, ...
-    num_multiprocessors : int
-    memory_bytes : int
-    max_shared_bytes : int
-        Shared memory that one block may ask for.
-    """
-
-    arch: str
+    arch: str  # what kernels are compiled for: 'sm_90a', ...
     num_multiprocessors: int
     memory_bytes: int
-    max_shared_bytes: int
+    max_shared_bytes: int  # shared memory that one block may ask for
 
 
 def card_of(runtime: Any) -> Card:

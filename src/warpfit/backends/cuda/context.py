@@ -22,19 +22,11 @@ active = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class ThreadStream:
-    """Where a thread starts its work; what lasts as long is found by it.
-
-    Attributes
-    ----------
-    stream : cuda.core.Stream
-    handle : CUstream
-        The driver's.
-    waiting : function
-        Gives a context in which the thread waits for the device.
-    """
+    """Where a thread starts its work; what lasts as long is found by it."""
 
     stream: Any
-    handle: Any
+    handle: Any  # the driver's
+    # Gives a context in which the thread waits for the device.
     waiting: Callable[[], AbstractContextManager[None]]
 
 

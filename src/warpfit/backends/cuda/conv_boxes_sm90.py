@@ -72,22 +72,12 @@ class AxisTaps(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A product that gives pixels of a result that lie `step` apart, in each phase others.
+    """A product that gives pixels of a result that lie `step` apart, in each phase others."""
 
-    Attributes
-    ----------
-    windows : (int, int, int)
-        Images, and rows and columns of a phase.
-    axes : (tuple of AxisTaps, tuple of AxisTaps)
-        Of the phases of rows, and of columns, two at most each.
-    first : Pair
-        Where the first phase begins.
-    step : int
-    """
-
-    windows: Extent
+    windows: Extent  # images, and rows and columns of a phase
+    # Of the phases of rows, and of columns, two at most each.
     axes: tuple[tuple[AxisTaps, ...], tuple[AxisTaps, ...]]
-    first: Pair
+    first: Pair  # where the first phase begins
     step: int
 
     @property
@@ -108,16 +98,9 @@ class Pass(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """A convolution, or the gradient of its input.
+    """A convolution, or the gradient of its input."""
 
-    Attributes
-    ----------
-    x, w, y : tuple of int
-        Shapes of input, weights and output.
-    stride, padding, dilation : Pair
-    is_adjoint : bool
-    """
-
+    # x, w and y: shapes of input, weights and output.
     x: Shape
     w: Shape
     y: Shape
@@ -172,25 +155,16 @@ class Geometry(NamedTuple):
 
 
 class BoxTiling(NamedTuple):
-    """How a product is cut into tiles.
+    """How a product is cut into tiles."""
 
-    Attributes
-    ----------
-    mma_rows, block_n, cluster : int
-        Times 64 windows of a warpgroup, outputs of a block, and blocks that share weights.
-    box : (int, int, int)
-        Images, rows and columns of a block's windows.
-    stages : int
-    cycles : float
-        About how long a multiprocessor works.
-    """
-
+    # mma_rows, block_n and cluster: times 64 windows of a warpgroup, outputs of a block, and blocks
+    # that share weights.
     mma_rows: int
     block_n: int
     cluster: int
-    box: Extent
+    box: Extent  # images, rows and columns of a block's windows
     stages: int
-    cycles: float
+    cycles: float  # about how long a multiprocessor works
 
     @property
     def stage_bytes(self) -> int:
@@ -217,16 +191,11 @@ class BoxTiling(NamedTuple):
 
 
 class WeightTiling(NamedTuple):
-    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and runs of windows.
-
-    Attributes
-    ----------
-    tiling : BoxTiling
-    run_tiles, run_blocks : int
-        Tiles whose windows are partitioned among so many blocks, in equal numbers.
-    """
+    """How the gradient of weights is cut: tiles, as `BoxTiling` has them, and runs of windows."""
 
     tiling: BoxTiling
+    # run_tiles and run_blocks: tiles whose windows are partitioned among so many blocks, in equal
+    # numbers.
     run_tiles: int
     run_blocks: int
 

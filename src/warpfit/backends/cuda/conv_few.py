@@ -35,26 +35,18 @@ MOST_NUMBERS = 2**31
 
 
 class FewBand(NamedTuple):
-    """How the gradient of weights for few channels is computed.
+    """How the gradient of weights for few channels is computed."""
 
-    Attributes
-    ----------
-    rows, num_slices : int
-        Rows of windows that come to shared memory at once, and the slices of 16 that they are.
-    block_o : int
-        Outputs of a block.
-    x_numbers, shared_bytes : int
-        Numbers of an image that a stage has room for, and bytes of a block.
-    parts : int
-        Blocks that partition the bands, and whose sums are added up.
-    """
-
+    # rows and num_slices: rows of windows that come to shared memory at once, and the slices of 16
+    # that they are.
     rows: int
     num_slices: int
-    block_o: int
+    block_o: int  # outputs of a block
+    # x_numbers and shared_bytes: numbers of an image that a stage has room for, and bytes of a
+    # block.
     x_numbers: int
     shared_bytes: int
-    parts: int
+    parts: int  # blocks that partition the bands, and whose sums are added up
 
 
 @lru_cache(maxsize=1024)
@@ -93,15 +85,9 @@ def _few_band(windows: Windows, rows: int, block_o: int, row_tiles: int, parts: 
 
 
 class FewTiles(NamedTuple):
-    """How a forward pass over few channels is computed.
+    """How a forward pass over few channels is computed."""
 
-    Attributes
-    ----------
-    rows, block_n : int
-        Rows of windows, an even number, and outputs of a block.
-    shared_bytes : int
-    """
-
+    # rows and block_n: rows of windows, an even number, and outputs of a block.
     rows: int
     block_n: int
     shared_bytes: int

@@ -42,25 +42,14 @@ ALONG_K = {
 
 
 class Tiling(NamedTuple):
-    """How a product is cut into tiles.
+    """How a product is cut into tiles."""
 
-    Attributes
-    ----------
-    defines : dict of str to str or int
-        For the kernel, without what depends on channels and activation.
-    block_m, block_n : int
-        Rows and columns of a block's tile.
-    block_k : int
-        How much of k a tile holds.
-    shared_bytes : int
-        Shared memory of a block.
-    """
-
-    defines: dict[str, str | int]
+    defines: dict[str, str | int]  # for the kernel, without what depends on channels and activation
+    # block_m and block_n: rows and columns of a block's tile.
     block_m: int
     block_n: int
-    block_k: int
-    shared_bytes: int
+    block_k: int  # how much of k a tile holds
+    shared_bytes: int  # shared memory of a block
 
 
 @lru_cache(maxsize=1024)
@@ -110,33 +99,18 @@ def _slices(
 
 
 class Request(NamedTuple):
-    """What calls of an operation with equal shapes and settings have in common.
-
-    Attributes
-    ----------
-    op, dtype : str
-    chunks : (bool, bool)
-        Which operands begin at multiples of 16 bytes.
-    x, w : tuple of int
-        Shapes.
-    pairs : tuple of Pair
-        Stride, padding and dilation.
-    num_windows : Pair
-        (OH, OW).
-    activation : Activation
-    spreads : bool
-        Whether the first operand is a `PooledGradient`.
-    """
+    """What calls of an operation with equal shapes and settings have in common."""
 
     op: str
     dtype: str
-    chunks: tuple[bool, bool]
+    chunks: tuple[bool, bool]  # which operands begin at multiples of 16 bytes
+    # x and w: shapes.
     x: Shape
     w: Shape
-    pairs: tuple[Pair, Pair, Pair]
-    num_windows: Pair
+    pairs: tuple[Pair, Pair, Pair]  # stride, padding and dilation
+    num_windows: Pair  # (OH, OW)
     activation: Activation
-    spreads: bool
+    spreads: bool  # whether the first operand is a `PooledGradient`
 
     @property
     def is_adjoint(self) -> bool:
@@ -163,23 +137,13 @@ class Request(NamedTuple):
 
 
 class Product(NamedTuple):
-    """How a product is launched that finds its windows itself.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    grid : tuple of int
-    shared_bytes : int
-    sizes : tuple of int
-        The kernel's last arguments.
-    num_partials, num_arrivals : int
-        Numbers and counters that sums over slices need.
-    """
+    """How a product is launched that finds its windows itself."""
 
     kernel: Any
     grid: tuple[int, int, int]
     shared_bytes: int
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # the kernel's last arguments
+    # num_partials and num_arrivals: numbers and counters that sums over slices need.
     num_partials: int = 0
     num_arrivals: int = 0
 
@@ -188,28 +152,15 @@ class Product(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What computes an operation: one of the last four, or none, where there is nothing to compute.
+    """What computes an operation: one of the last four, or none if there is nothing to compute."""
 
-    Attributes
-    ----------
-    pairs : tuple of Pair
-        Stride, padding and dilation as they were checked: numbers equal to integers need not be
-        some.
-    num_windows : Pair
-        (OH, OW).
-    boxes : Geometry or None
-        For `multiply_boxes` and `weight_gradient_boxes`.
-    windows : (Windows, Band or FewTiles) or None
-        For `convolve`.
-    weights : (Windows, WeightBand or FewBand) or None
-        For `sums_of_gradients`.
-    product : Product or None
-    """
-
+    # Stride, padding and dilation as they were checked: numbers equal to integers need not be some.
     pairs: tuple[Pair, Pair, Pair]
-    num_windows: Pair
-    boxes: Geometry | None = None
+    num_windows: Pair  # (OH, OW)
+    boxes: Geometry | None = None  # for `multiply_boxes` and `weight_gradient_boxes`
+    # (Windows, Band or FewTiles): for `convolve`.
     windows: tuple[Windows, Band | FewTiles] | None = None
+    # (Windows, WeightBand or FewBand): for `sums_of_gradients`.
     weights: tuple[Windows, WeightBand | FewBand] | None = None
     product: Product | None = None
 

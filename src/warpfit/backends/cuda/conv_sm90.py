@@ -42,33 +42,21 @@ CYCLES_OF_BAND = 300
 
 
 class Windows(NamedTuple):
-    """A convolution of stride 1 as the kernel sees it, an input's gradient being one as well.
+    """A convolution of stride 1 as the kernel sees it, an input's gradient being one as well."""
 
-    Attributes
-    ----------
-    image, result : Pair
-        Heights and widths of what is read and of what is written.
-    channels, outputs : int
-    kernel, padding, dilation : Pair
-        The padding may be negative.
-    is_adjoint : bool
-        Whether the weights are those of the convolution whose input's gradient this is.
-    pools : bool
-        Whether only the largest of each 2 by 2 windows are stored.
-    spreads : bool
-        Whether the image is a `PooledGradient`.
-    """
-
+    # image and result: heights and widths of what is read and of what is written.
     image: Pair
     result: Pair
     channels: int
     outputs: int
+    # kernel, padding and dilation: the padding may be negative.
     kernel: Pair
     padding: Pair
     dilation: Pair
+    # Whether the weights are those of the convolution whose input's gradient this is.
     is_adjoint: bool = False
-    pools: bool = False
-    spreads: bool = False
+    pools: bool = False  # whether only the largest of each 2 by 2 windows are stored
+    spreads: bool = False  # whether the image is a `PooledGradient`
 
     @staticmethod
     def forward(x: Shape, w: Shape, num_windows: Pair, padding: Pair, dilation: Pair) -> Windows:
@@ -139,27 +127,15 @@ class Windows(NamedTuple):
 
 
 class Band(NamedTuple):
-    """What a block takes: rows of an image, and how they are cut into tiles of 64 windows.
-
-    Attributes
-    ----------
-    rows, num_tiles : int
-    tiles_across : int
-        Tiles of 8 by 8 windows side by side; 0 for tiles that follow the pixels.
-    plane_bytes, shared_bytes : int
-    blocks : int
-        That a multiprocessor is to hold.
-    stages : int
-        Bands in shared memory: 2 if warps of their own load the next one.
-    """
+    """What a block takes: rows of an image, and how they are cut into tiles of 64 windows."""
 
     rows: int
     num_tiles: int
-    tiles_across: int
+    tiles_across: int  # tiles of 8 by 8 windows side by side; 0 for tiles that follow the pixels
     plane_bytes: int
     shared_bytes: int
-    blocks: int
-    stages: int
+    blocks: int  # that a multiprocessor is to hold
+    stages: int  # bands in shared memory: 2 if warps of their own load the next one
 
     @property
     def warpgroups(self) -> int:

@@ -37,33 +37,22 @@ CYCLES_OF_SHARED_COLUMN, CYCLES_OF_WEIGHT_BAND = 0.6, 2200
 
 
 class WeightBand(NamedTuple):
-    """How the gradient of weights is computed.
+    """How the gradient of weights is computed."""
 
-    Attributes
-    ----------
-    rows, num_slices : int
-        Rows of windows that come to shared memory at once, and the slices of pixels that they are.
-    block_c : int
-        Channels of a block, zeros included.
-    warpgroups, kernel_rows, loading : int
-        Warpgroups of a block that multiply, the rows of the kernel that each has, and warpgroups
-        that load.
-    stages : int
-    plane_bytes, shared_bytes : int
-    parts : int
-        Blocks that partition the bands, and whose sums are added up.
-    """
-
+    # rows and num_slices: rows of windows that come to shared memory at once, and the slices of
+    # pixels that they are.
     rows: int
     num_slices: int
-    block_c: int
+    block_c: int  # channels of a block, zeros included
+    # warpgroups, kernel_rows and loading: warpgroups of a block that multiply, the rows of the
+    # kernel that each has, and warpgroups that load.
     warpgroups: int
     kernel_rows: int
     loading: int
     stages: int
     plane_bytes: int
     shared_bytes: int
-    parts: int
+    parts: int  # blocks that partition the bands, and whose sums are added up
 
 
 @lru_cache(maxsize=1024)

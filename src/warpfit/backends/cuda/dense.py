@@ -26,30 +26,19 @@ MOST_TUNED, TUNED_CALLS, TUNED_ROUNDS = 8, 20, 5
 
 
 class _Launch(NamedTuple):
-    """A product's kernel, and how it is launched.
+    """A product's kernel, and how it is launched."""
 
-    Attributes
-    ----------
-    config : MatmulConfig or None
-        None if there is nothing to compute.
-    kernel : Kernel or None
-    grid, block : tuple of int
-    shared_bytes, cluster : int
-    num_partials, num_tiles : int
-        Numbers and counters that sums over slices need; none of them if there is one slice.
-    sizes : tuple of int
-        The kernel's last arguments.
-    """
-
-    config: MatmulConfig | None = None
+    config: MatmulConfig | None = None  # None if there is nothing to compute
     kernel: Kernel | None = None
     grid: tuple[int, int, int] = (0, 0, 0)
     block: tuple[int, int, int] = (0, 0, 0)
     shared_bytes: int = 0
     cluster: int = 1
+    # num_partials and num_counters: numbers and counters that sums over slices need, and a queue of
+    # tiles.
     num_partials: int = 0
-    num_tiles: int = 0
-    sizes: tuple[int, ...] = ()
+    num_counters: int = 0
+    sizes: tuple[int, ...] = ()  # the kernel's last arguments
 
 
 class _Given(NamedTuple):
@@ -82,6 +71,8 @@ class DenseOps(MapOps):
         As `ArrayOps` takes them.
     product_kernel : str, optional
         The kernel that computes all products, in place of the one that suits each best.
+    shares_device : bool
+        Whether other kernels may be on some multiprocessors: blocks take tiles as they come then.
     """
 
     def __init__(
@@ -90,10 +81,11 @@ class DenseOps(MapOps):
         reuse: bool = False,
         *,
         product_kernel: str | None = None,
+        shares_device: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(runtime, reuse, **settings)
-        self.product_kernel = product_kernel
+        self.product_kernel, self.shares_device = product_kernel, shares_device
         self._products: dict[Any, _Launch] = {}
 
     def matmul(
@@ -194,7 +186,8 @@ class DenseOps(MapOps):
         dtype = given.a[0].dtype
         if launch.num_partials:
             partials = empty((launch.num_partials,), acc_dtype(dtype))
-            arrivals = self.arrivals(launch.num_tiles)
+        if launch.num_counters:
+            arrivals = self.arrivals(launch.num_counters)
         if isinstance(launch.config, WgmmaConfig) and launch.config.turns_b:
             operand, _ = given.a if launch.config.swapped else given.b
             turned = empty(operand.shape[::-1], dtype)
@@ -284,7 +277,8 @@ class DenseOps(MapOps):
                 config.kernel, **product_defines(config, out_dtype.name, *epilogue)
             )
             sizes = config.sizes(m, n, k, lda, ldb)
-            workspace = config.partials(m, n), config.tiles(m, n)
+            num_counters = config.counters(m, n, queues=self.shares_device)
+            workspace = config.partials(m, n), num_counters
             shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
             return _Launch(config, kernel, *shape, *workspace, sizes)
 

@@ -122,23 +122,14 @@ def describe(error: Any) -> str:
 
 
 class DeviceInfo(NamedTuple):
-    """What a device is.
+    """What a device is."""
 
-    Attributes
-    ----------
-    name, model, arch : str
-        Such as ``'cuda:0'``, ``'NVIDIA H200'`` and ``'sm_90a'``.
-    num_bytes : int
-        Its memory.
-    driver : str
-        The newest version of CUDA that the driver knows: ``'13.0'``.
-    """
-
+    # name, model and arch: such as 'cuda:0', 'NVIDIA H200' and 'sm_90a'.
     name: str
     model: str
     arch: str
-    num_bytes: int
-    driver: str
+    num_bytes: int  # its memory
+    driver: str  # the newest version of CUDA that the driver knows: '13.0'
 
 
 def info(index: int) -> DeviceInfo:

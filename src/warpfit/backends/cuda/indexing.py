@@ -23,23 +23,12 @@ Integers = npt.NDArray[np.int64]
 
 
 class Selection(NamedTuple):
-    """What an index with arrays selects: places along the indexed axes, for all of the other axes.
+    """What an index with arrays selects: places along the indexed axes, for all other axes."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Of the result: outer axes, the axes of the index arrays, inner axes.
-    offset : int
-        Of the first element, in bytes, before a place is added.
-    places : ndarray of shape (num_places,), int64
-        In elements.
-    outer, inner : (shape, strides in bytes)
-        Of the axes before and after the indexed ones.
-    """
-
-    shape: Shape
-    offset: int
-    places: Integers
+    shape: Shape  # of the result: outer axes, the axes of the index arrays, inner axes
+    offset: int  # of the first element, in bytes, before a place is added
+    places: Integers  # (num_places,), int64: in elements
+    # outer and inner (shape, strides in bytes): of the axes before and after the indexed ones.
     outer: tuple[Shape, Shape]
     inner: tuple[Shape, Shape]
 

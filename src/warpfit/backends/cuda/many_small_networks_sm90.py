@@ -7,16 +7,14 @@ accumulators; this module says how many groups a block has, and what does not fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 
-from warpfit.backends.base import Activation
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.resident_config import ManySmallConfig
-from warpfit.backends.cuda.resident_variants import ADAM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle
 
@@ -35,20 +33,11 @@ LEAST_UNITS = 17
 
 @dataclass(frozen=True)
 class ManySmallNetworks(ManyLaunch):
-    """How a block trains networks; printable.
+    """How a block trains networks; printable."""
 
-    Attributes
-    ----------
-    network : TrainedNetwork
-        What all of them are.
-    in_block : int
-        Groups of a block, each of which trains a network.
-    shares_first : bool
-        Whether the first layer's weights lie in shared memory, as registers do not suffice.
-    """
-
-    network: TrainedNetwork
-    in_block: int = 1
+    network: TrainedNetwork  # what all of them are
+    in_block: int = 1  # groups of a block, each of which trains a network
+    # Whether the first layer's weights lie in shared memory, as registers do not suffice.
     shares_first: bool = False
 
     kernel = "many_small_networks_sm90"
@@ -229,11 +218,3 @@ def choose_small(
         "registers of a thread for a "
         f"network in a group, got {shapes[-1].shared_bytes} and {shapes[-1].registers}"
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what sweeps compile."""
-    tabular = network_of(32, 64, 64, 2, batch=128)
-    compared = network_of(20, 48, 3, activations=(Activation("tanh"),), loss="mse")
-    networks = [tabular, replace(tabular, dtype="bfloat16", **ADAM)]
-    return compiled_of_many(choose_small, networks, [compared])

@@ -16,52 +16,30 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class MatmulConfig:
-    """How a product C (m, n) = op(A) (m, k) @ op(B) (k, n) is launched.
+    """How a product C (m, n) = op(A) (m, k) @ op(B) (k, n) is launched."""
 
-    Attributes
-    ----------
-    kernel : str
-        The kernel file's stem.
-    dtype : str
-        Of A and B.
-    transpose_a, transpose_b : bool
-        Whether A is stored (k, m), B (n, k).
-    vector : bool
-        Whether rows are moved 16 bytes at once; see `aligned`.
-    block_m, block_n, block_k : int
-        The tile of C that a block computes, and how much of k it holds at once.
-    thread_m, thread_n : int
-        The part of it that is one thread's.
-    groups : int
-        Groups of threads in a block that share the k of each tile.
-    splits : int
-        Slices of k, each a block's; their sums are added in the workspace.
-    stages : int
-        Tiles in shared memory at once.
-    turn : bool
-        Whether operands that are stored along k are turned on their way to shared memory.
-    min_blocks : int
-        Blocks that have to fit a multiprocessor, which bounds the registers of a thread.
-    cluster : int
-        Blocks that share tiles of an operand.
-    """
-
-    kernel: str
-    dtype: str
+    kernel: str  # the kernel file's stem
+    dtype: str  # of A and B
+    # transpose_a and transpose_b: whether A is stored (k, m), B (n, k).
     transpose_a: bool = False
     transpose_b: bool = False
-    vector: bool = False
+    vector: bool = False  # whether all rows begin and end at 16 bytes, and so move at once
+    # block_m, block_n and block_k: the tile of C that a block computes, and how much of k it holds
+    # at once.
     block_m: int = _TILE
     block_n: int = _TILE
     block_k: int = _TILE
+    # thread_m and thread_n: the part of it that is one thread's.
     thread_m: int = 1
     thread_n: int = 1
-    groups: int = 1
-    splits: int = 1
-    stages: int = 1
+    groups: int = 1  # groups of threads in a block that share the k of each tile
+    splits: int = 1  # slices of k, each a block's; their sums are added in the workspace
+    stages: int = 1  # tiles in shared memory at once
+    # Whether operands that are stored along k are turned on their way to shared memory.
     turn: bool = True
+    # Blocks that have to fit a multiprocessor, which bounds the registers of a thread.
     min_blocks: int = 1
-    cluster: int = 1
+    cluster: int = 1  # blocks that share tiles of an operand
 
     def __str__(self) -> str:
         tile = f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -110,8 +88,14 @@ class MatmulConfig:
         return max(self.stages * stage * size, sums)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of tiles of C: with splits, the zeros that `arrivals` has to hold."""
+        """Return the number of tiles of C."""
         return -(-m // self.block_m) * -(-n // self.block_n)
+
+    def counters(self, m: int, n: int, *, queues: bool = False) -> int:
+        """Return how many zeros `arrivals` has to hold: for sums over slices, and for blocks that
+        take tiles as they come, if there are more than run at once and the kernel can.
+        """
+        return self.tiles(m, n) if self.splits > 1 else 0
 
     def partials(self, m: int, n: int) -> int:
         """Return how many sums (float32, or float64 for float64) `partials` has to hold."""
@@ -173,23 +157,6 @@ _Config = TypeVar("_Config", bound=MatmulConfig)
 def _tile_numbers(rows: int, ks: int, kept: bool, pad: int) -> int:
     """Return the numbers in a tile: `kept` with its rows along k, else turned; each line padded."""
     return rows * (ks + pad) if kept else ks * (rows + pad)
-
-
-def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
-    """Whether all rows begin and end at multiples of 16 bytes, so that kernels may move 16 bytes at
-    once.
-
-    Parameters
-    ----------
-    dtype : str
-        Of all arrays.
-    *pointers_and_rows : tuple of (address, length of a row, leading dimension)
-        Of A, B and C, as they are stored; length and leading dimension in elements.
-    """
-    size = BYTES[dtype]
-    return all(
-        (pointer | length * size | ld * size) % 16 == 0 for pointer, length, ld in pointers_and_rows
-    )
 
 
 def fitted(config: _Config, shared_bytes: int) -> _Config | None:

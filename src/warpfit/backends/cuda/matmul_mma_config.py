@@ -43,14 +43,9 @@ def supports(arch: str, dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class MmaConfig(MatmulConfig):
-    """How a product on tensor cores is launched.
+    """How a product on tensor cores is launched."""
 
-    Attributes
-    ----------
-    warp_m, warp_n : int
-        The part of a block's tile that is one warp's, in each of the `groups`.
-    """
-
+    # warp_m and warp_n: the part of a block's tile that is one warp's, in each of the `groups`.
     warp_m: int = 16
     warp_n: int = 16
 

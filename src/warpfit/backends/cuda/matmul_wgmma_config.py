@@ -16,6 +16,7 @@ _LINE_BYTES = 128  # of k that a stage holds
 _WARPGROUP = 128
 _STAGED_BYTES = 4 * 2 * (2048 + 8)  # that the results of a warpgroup pass through, with barriers
 _BARRIER_BYTES = 16  # of a stage
+_TOLD_BYTES = 16  # of a slot of the queue of tiles, which has one more than there are stages
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_STAGES = 12
 
@@ -33,31 +34,17 @@ class WgmmaConfig(MatmulConfig):
 
     All sizes are those of the kernel's own product: of the transposed one, Cᵀ = op(B)ᵀ op(A)ᵀ, if
     it is swapped. The blocks of a cluster, one below the other, share the tile of B.
-
-    Attributes
-    ----------
-    out : str
-        C's dtype.
-    consumers : int
-        Warpgroups of a block that multiply.
-    mma_rows : int
-        How often 64 rows are one warpgroup's.
-    swapped : bool
-        Whether rows of the tile are columns of C: for products of few rows, and for those of
-        float32.
-    turns_b : bool
-        Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take
-        float32 only so.
-    num_multiprocessors : int
-        Of the device.
     """
 
-    out: str = "float16"
-    consumers: int = 1
-    mma_rows: int = 1
+    out: str = "float16"  # C's dtype
+    consumers: int = 1  # warpgroups of a block that multiply
+    mma_rows: int = 1  # how often 64 rows are one warpgroup's
+    # Whether rows of the tile are columns of C: for products of few rows, and for those of float32.
     swapped: bool = False
+    # Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take
+    # float32 only so.
     turns_b: bool = False
-    num_multiprocessors: int = 132
+    num_multiprocessors: int = 132  # of the device
 
     def __str__(self) -> str:
         swapped = ", swapped" if self.swapped else ""
@@ -102,7 +89,8 @@ class WgmmaConfig(MatmulConfig):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         staged = self.consumers * _STAGED_BYTES if self.stores_tensor else 0
-        return self.stages * (self.stage_bytes + _BARRIER_BYTES) + staged
+        queue = (self.stages + 1) * _TOLD_BYTES
+        return self.stages * (self.stage_bytes + _BARRIER_BYTES) + staged + queue
 
     def tiles_of_clusters(self, m: int, n: int) -> int:
         """Return the number of tiles of C, each of a cluster's size."""
@@ -110,8 +98,12 @@ class WgmmaConfig(MatmulConfig):
         return -(-m // (self.block_m * self.cluster)) * -(-n // self.block_n)
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` holds."""
+        """Return the number of warps' tiles of C."""
         return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
+
+    def counters(self, m: int, n: int, *, queues: bool = False) -> int:
+        is_long = self.tiles_of_clusters(m, n) * self.cluster > self.num_multiprocessors
+        return super().counters(m, n) or int(queues and is_long)
 
     def partials(self, m: int, n: int) -> int:
         """Return the number of float32 sums that `partials` has to hold."""
@@ -198,7 +190,8 @@ _MOST_ROWS_SWAPPED = 64
 def _with_stages(config: WgmmaConfig) -> WgmmaConfig:
     """Return the configuration with as many stages as fit, up to those that can be of use."""
     left = shared_bytes_of("sm_90a") - replace(config, stages=0).shared_bytes
-    return replace(config, stages=min(_MOST_STAGES, left // (config.stage_bytes + _BARRIER_BYTES)))
+    stage = replace(config, stages=1).shared_bytes - replace(config, stages=0).shared_bytes
+    return replace(config, stages=min(_MOST_STAGES, left // stage))
 
 
 class _Product(NamedTuple):

@@ -57,24 +57,14 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A parameter and its direction, and room for what an iteration computes.
-
-    Attributes
-    ----------
-    w : DeviceArray
-    x : (DeviceArray, DeviceArray)
-        The direction, and where the next step's goes.
-    gram, polynomial : DeviceArray (side, side)
-    squares : (DeviceArray, DeviceArray)
-        Sums of squares of parts of w, and of the direction.
-    factor : float
-    """
+    """A parameter and its direction, and room for what an iteration computes."""
 
     w: DeviceArray
-    x: tuple[DeviceArray, DeviceArray]
+    x: tuple[DeviceArray, DeviceArray]  # the direction, and where the next step's goes
+    # gram and polynomial (side, side).
     gram: DeviceArray
     polynomial: DeviceArray
-    squares: tuple[DeviceArray, DeviceArray]
+    squares: tuple[DeviceArray, DeviceArray]  # sums of squares of parts of w, and of the direction
     factor: float
 
     @property

@@ -49,18 +49,12 @@ HALF = "bfloat16"
 
 @dataclass(frozen=True)
 class MemberPass:
-    """How rows of members are taken through layers.
+    """How rows of members are taken through layers."""
 
-    Attributes
-    ----------
-    num_members, num_rows : int
-        Rows are of each member.
-    num_inputs, num_units, num_layers, num_outputs : int
-        All hidden layers have as many units.
-    """
-
+    # num_members and num_rows: rows are of each member.
     num_members: int
     num_rows: int
+    # num_inputs, num_units, num_layers and num_outputs: all hidden layers have as many units.
     num_inputs: int
     num_units: int
     num_layers: int
@@ -185,26 +179,17 @@ class WeightWork(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass.
-
-    Attributes
-    ----------
-    inputs : list of array (padded rows, K)
-        Of each layer, in half precision.
-    sums : array (layers, padded rows, units)
-        Of each layer before they are scaled, a block's 64 rows in the order of its threads; the
-        backward pass puts their gradients in their place, row by row.
-    bits : array
-        Which units were kept, in that order.
-    """
+    """What the forward pass leaves for the backward pass."""
 
     x: DeviceArray
     layers: MemberLayers
     how: MemberPass
     p: float
-    inputs: list[DeviceArray]
+    inputs: list[DeviceArray]  # (padded rows, K): of each layer, in half precision
+    # (layers, padded rows, units): of each layer before they are scaled, a block's 64 rows in the
+    # order of its threads; the backward pass puts their gradients in their place, row by row.
     sums: DeviceArray
-    bits: DeviceArray
+    bits: DeviceArray  # which units were kept, in that order
 
 
 class MemberLayerOps(DenseOps):

@@ -24,20 +24,11 @@ class Memory:
 
 
 class SharedMemory(NamedTuple):
-    """Memory of the host that kernels read and write where it lies, over the bus.
+    """Memory of the host that kernels read and write where it lies, over the bus."""
 
-    Attributes
-    ----------
-    host : ndarray (bytes,) uint8
-    pointer : int
-        Its address on the device.
-    owner : Any
-        What keeps it alive.
-    """
-
-    host: npt.NDArray[np.uint8]
-    pointer: int
-    owner: Any
+    host: npt.NDArray[np.uint8]  # (bytes,) uint8
+    pointer: int  # its address on the device
+    owner: Any  # what keeps it alive
 
 
 class MemoryPool(Streams):

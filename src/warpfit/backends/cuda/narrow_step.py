@@ -47,27 +47,13 @@ SLACK = 3 * 32 * max(map(max, PIECES))
 
 @dataclass(frozen=True)
 class NarrowNetwork:
-    """What is trained, as far as the kernel depends on it.
+    """What is trained, as far as the kernel depends on it."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of rows, weights and what passes between layers: one of half precision.
-    widths : tuple of int
-        Of the features, and of each layer's units.
-    activations : tuple of Activation
-        Of each layer.
-    loss : str
-        As `LossTerms.name`.
-    is_smoothed : bool
-        Whether labels are smoothed.
-    """
-
-    dtype: str
-    widths: tuple[int, ...]
-    activations: tuple[Activation, ...]
-    loss: str
-    is_smoothed: bool = False
+    dtype: str  # of rows, weights and what passes between layers: one of half precision
+    widths: tuple[int, ...]  # of the features, and of each layer's units
+    activations: tuple[Activation, ...]  # of each layer
+    loss: str  # as `LossTerms.name`
+    is_smoothed: bool = False  # whether labels are smoothed
 
     @staticmethod
     def of(
@@ -93,28 +79,15 @@ class NarrowNetwork:
 
 @dataclass(frozen=True)
 class NarrowStep:
-    """How blocks take a network's rows; printable.
-
-    Attributes
-    ----------
-    network : NarrowNetwork
-    warps : int
-        Of a block; each has 16 rows of a tile.
-    blocks : int
-        Of a multiprocessor at once.
-    x_stages : int
-        Tiles of x at once: with two the next comes while one is computed with.
-    source : str
-        Dtype of the data that rows are gathered from; '' for batches, in the network's.
-    piece : tuple of int
-        Tiles of 16 inputs, and of 16 outputs, whose gradients a warp accumulates.
-    """
+    """How blocks take a network's rows; printable."""
 
     network: NarrowNetwork
-    warps: int = WARPS
-    blocks: int = 1
-    x_stages: int = 2
+    warps: int = WARPS  # of a block; each has 16 rows of a tile
+    blocks: int = 1  # of a multiprocessor at once
+    x_stages: int = 2  # tiles of x at once: with two the next comes while one is computed with
+    # Dtype of the data that rows are gathered from; '' for batches, in the network's.
     source: str = ""
+    # Tiles of 16 inputs, and of 16 outputs, whose gradients a warp accumulates.
     piece: tuple[int, int] = PIECES[0]
 
     def __str__(self) -> str:

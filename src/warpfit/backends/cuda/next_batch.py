@@ -25,18 +25,11 @@ ALIGNMENT = 16
 class StepRows(NamedTuple):
     """Which rows a captured step takes: those that the order has from (first_step + offset) ·
     rows_per_step on.
-
-    Attributes
-    ----------
-    sources : list of array (N, ...)
-    order : array (N,) int64
-    first_step : array () float64
-    offset, rows_per_step, num_rows : int
     """
 
-    sources: list[DeviceArray]
-    order: DeviceArray
-    first_step: DeviceArray
+    sources: list[DeviceArray]  # (N, ...)
+    order: DeviceArray  # (N,) int64
+    first_step: DeviceArray  # () float64
     offset: int
     rows_per_step: int
     num_rows: int
@@ -44,15 +37,9 @@ class StepRows(NamedTuple):
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """A step's rows of an array, (num_rows, ...), for kernels that find them where they lie.
+    """A step's rows of an array, (num_rows, ...), for kernels that find them where they lie."""
 
-    Attributes
-    ----------
-    array : array (N, ...)
-    rows : StepRows
-    """
-
-    array: DeviceArray
+    array: DeviceArray  # (N, ...)
     rows: StepRows
 
     @property

@@ -42,20 +42,11 @@ GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
 
 
 class _Columns(NamedTuple):
-    """How a matrix (rows, channels) is spread over blocks whose threads walk down its columns.
+    """How a matrix (rows, channels) is spread over blocks whose threads walk down its columns."""
 
-    Attributes
-    ----------
-    grid : (int, int)
-        Tiles of columns, and blocks of rows.
-    threads : int
-        Of a block.
-    layout : (int, int, int, int, int)
-        What the kernels call num_rows, channels, width, wide and rows_per_block.
-    """
-
-    grid: tuple[int, int]
-    threads: int
+    grid: tuple[int, int]  # tiles of columns, and blocks of rows
+    threads: int  # of a block
+    # What the kernels call num_rows, channels, width, wide and rows_per_block.
     layout: tuple[int, int, int, int, int]
 
 

@@ -14,15 +14,6 @@ from typing import Any
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch_layout import WORKING_REGISTERS, OneLaunch, hidden_units
 from warpfit.backends.cuda.resident_launch import too_heavy, too_large
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
-)
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
@@ -52,6 +43,9 @@ LEAST_FEATURES = 48
 # To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have
 # as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
+# Blocks that divide the features multiply as many units by a warpgroup, of batches of so many tiles
+# of rows.
+DIVIDED_UNITS, DIVIDED_TILES, DIVIDED_SLOTS = 64, (4, 8), 3
 # Replicas that partition a batch of so many tiles; threads have registers for what so many send,
 # and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
@@ -130,6 +124,7 @@ def _preference(shape: OneLaunch) -> Any:
     is_worth_it = bool(shape.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
     return (
         shape.cluster if is_worth_it else -shape.cluster,
+        shape.feature_parts,
         shape.looks_ahead,
         -shape.tiles_of_warp,
         -shape.near_tiles,
@@ -143,6 +138,10 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     """Return the shape with as many slots as fit and make sense, or None if the least number does
     not fit.
     """
+    if shape.feature_parts > 1:
+        slots = range(DIVIDED_SLOTS, shape.least_slots - 1, -1)
+        shapes = [replace(shape, x_slots=count) for count in slots]
+        return next((own for own in shapes if own.shared_bytes <= max_shared_bytes), None)
     shapes = [
         own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))
     ]
@@ -210,6 +209,8 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
             )
             if shape.block_units // 16 % warps_u == 0:
                 shapes.append(_least(_held(shape)))
+                if _may_divide(shape, arch):
+                    shapes.append(_divided(shape))
                 if _may_look_ahead(shape):
                     shapes.append(_least(replace(shape, looks_ahead=True)))
     return shapes
@@ -217,7 +218,11 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
 
 def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
-    can = (
+    return _can_look_ahead(shape) and shape.tiles_of_warp >= AHEAD_TILES
+
+
+def _can_look_ahead(shape: OneLaunch) -> bool:
+    return (
         shape.hidden > 0
         and not shape.network.is_adaptive
         and not shape.network.is_cut
@@ -225,7 +230,27 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
         and shape.row_tiles <= shape.row_warps
         and shape.block_units <= AHEAD_UNITS
     )
-    return can and shape.tiles_of_warp >= AHEAD_TILES
+
+
+def _divided(shape: OneLaunch) -> OneLaunch:
+    parts = DIVIDED_UNITS // shape.block_units
+    return replace(shape, looks_ahead=True, feature_parts=parts, warps_k=1, warps_u=4, sum_slots=2)
+
+
+def _may_divide(shape: OneLaunch, arch: str) -> bool:
+    """Return whether blocks can divide the features in a shape, and it pays."""
+    if generation(arch) != 90 or not _can_look_ahead(shape) or shape.network.slots:
+        return False
+    parts = DIVIDED_UNITS // shape.block_units
+    return (
+        shape.row_tiles in DIVIDED_TILES
+        and shape.network.batch == 16 * shape.row_tiles
+        and (shape.warps_k, shape.warps_u) == (4, 1)
+        and DIVIDED_UNITS % shape.block_units == 0
+        and parts > 1
+        and shape.cluster % parts == 0
+        and _divided(shape).tiles_of_features >= 2 * AHEAD_TILES
+    )
 
 
 def _held(shape: OneLaunch) -> OneLaunch:
@@ -264,43 +289,3 @@ def _group(shape: OneLaunch) -> int:
         ),
         1,
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base, linear, mnist = network_of(64, 64, 10), network_of(784, 10), network_of(784, 256, 10)
-    halves = with_each_dtype(base)
-    networks = [
-        *halves,
-        *with_each_activation(base),
-        replace(base, **ADAM),
-        replace(base, **ADAM, decays=True, dtype="bfloat16", loss="mse"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(linear, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=96, decays=True),
-        replace(base, **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, loss="mse", widths=(64, 64, 1)),
-        replace(base, smoothed=True),
-        *(replace(base, loss=loss) for loss in ("absolute_error", "huber", "binary_cross_entropy")),
-        replace(linear, batch=64),
-        replace(linear, batch=64, dtype="bfloat16", **MOMENTUM),
-        replace(linear, batch=128),
-        replace(mnist, batch=64),
-        replace(mnist, batch=64, **MOMENTUM),
-        replace(mnist, batch=8),
-        replace(mnist, **MOMENTUM, nesterov=True),
-        replace(mnist, batch=512),
-        replace(mnist, batch=1024, **MOMENTUM),
-        replace(linear, batch=1000),
-    ]
-    launches = launched(choose, networks)
-    launches += launched(choose, [*halves, network_of(64, 10), replace(base, batch=512)], "a100")
-    batches = [("gram_batches", own.gram_defines) for own in launches if own.looks_ahead]
-    batches += [
-        ("gather_batches", own.gather_defines(source))
-        for own in launched(choose, [*halves, replace(linear, batch=64)])
-        for source in ("uint8", "float16", "float32", "float64")
-    ]
-    gathering = [(name, {key: str(own) for key, own in found.items()}) for name, found in batches]
-    return [*compiled(launches), *gathering]

@@ -15,7 +15,12 @@ from itertools import pairwise
 from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_config import LayersConfig
-from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
+from warpfit.backends.cuda.resident_launch import (
+    LaunchedRun,
+    LaunchedSteps,
+    ResidentLaunch,
+    arguments_of,
+)
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
@@ -413,16 +418,8 @@ class LayersLaunch(ResidentLaunch):
         progress, answers, talk_every = steps.talk
         key0, key1 = run.dropout_key
         return LayersArguments(
-            batches=steps.batches,
-            targets=steps.targets,
-            settings=steps.settings,
-            places=run.places,
-            record=steps.record,
-            num_rows=steps.num_rows,
-            num_epochs=steps.epochs,
-            scale=run.loss_scale,
+            **arguments_of(run, steps),
             largest_norm=run.clip_norm,
-            rule=run.rule,
             penalty=run.l2,
             dropouts=run.dropouts,
             scales=run.scales,
@@ -445,7 +442,6 @@ class LayersLaunch(ResidentLaunch):
             talk_every=talk_every,
             stopping=run.stopping,
             best_places=run.best_places,
-            loss=run.loss,
         )
 
     def that_validates(self) -> LayersLaunch:

@@ -17,7 +17,7 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
 # Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one
 # that holds none, such a one where row warps look ahead, and the most that one can have.
-REGISTERS = 65536
+REGISTERS, WARPGROUP = 65536, 128
 WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
 
 
@@ -51,6 +51,9 @@ class OneLaunch(ResidentLaunch):
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     replicas : int
         Such clusters, which partition the rows of a batch and add up their gradients.
+    feature_parts : int
+        Blocks that divide the features, and multiply the units of all of them by wgmma, a whole
+        batch at once. Slots of x are batches then.
     near_k : int
         Tiles of a weight warp along the features of which shared memory holds an adaptive
         optimizer's state.
@@ -69,6 +72,7 @@ class OneLaunch(ResidentLaunch):
     sum_slots: int
     replicas: int = 1
     near_k: int = 0
+    feature_parts: int = 1
 
     kernel = "one_launch"
 
@@ -87,6 +91,8 @@ class OneLaunch(ResidentLaunch):
         """Tiles of x without which it does not run: an adaptive optimizer takes the gradients of
         all rows at once.
         """
+        if self.feature_parts > 1:
+            return 2
         return max(2, self.group, self.row_tiles if self.network.is_adaptive else 0)
 
     @property
@@ -94,7 +100,8 @@ class OneLaunch(ResidentLaunch):
         """Tiles of x that stay in shared memory until the backward pass; the others are fetched
         again.
         """
-        return self.row_tiles if self.x_slots >= self.row_tiles else 0
+        keeps = self.feature_parts > 1 or self.x_slots >= self.row_tiles
+        return self.row_tiles if keeps else 0
 
     @property
     def own_of_tile(self) -> int:
@@ -104,15 +111,15 @@ class OneLaunch(ResidentLaunch):
     @property
     def target_steps(self) -> int:
         """Steps whose targets are in shared memory at once."""
+        if self.feature_parts > 1:
+            return self.x_slots
         loads = 2 * self.row_tiles - self.kept
         return -(-self.x_slots // loads) + (self.kept < self.row_tiles)
 
     @property
     def block_features(self) -> int:
         """Features that a block multiplies by, a multiple of 16."""
-        return padded(
-            self.network.features if self.hidden else -(-self.network.features // self.cluster)
-        )
+        return padded(-(-self.network.features // self.parts))
 
     @property
     def block_units(self) -> int:
@@ -122,7 +129,11 @@ class OneLaunch(ResidentLaunch):
     @property
     def parts(self) -> int:
         """Parts that a batch's features are divided among."""
-        return 1 if self.hidden else self.cluster
+        return self.feature_parts if self.hidden else self.cluster
+
+    @property
+    def chunk_rows(self) -> int:
+        return 16 * self.row_tiles * (self.feature_parts > 1)
 
     @property
     def gram_bytes(self) -> int:
@@ -161,16 +172,35 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers that a thread of the weight warps may have, and one of the others."""
+        """Registers that a thread of the weight warps may have, and one of the others, but for row
+        warps that are groups of four.
+        """
         even = min(255, REGISTERS // self.threads // 8 * 8)
         if not self.moves_registers:
             return even, even
+        if self.has_row_groups:
+            left = even * self.threads - AHEAD_REGISTERS * 32 * self.row_warps
+            return min(MOST_REGISTERS, left // WARPGROUP - OTHER_REGISTERS), OTHER_REGISTERS
         whole = even * self.threads  # what the block starts with
         weight_threads = 32 * self.warps_k * self.warps_u
         other_threads = self.threads - weight_threads
         others = AHEAD_REGISTERS if self.looks_ahead else OTHER_REGISTERS
         own = min(MOST_REGISTERS, (whole - others * other_threads) // weight_threads // 8 * 8)
         return own, min(even, (whole - own * weight_threads) // other_threads // 8 * 8)
+
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether row warps have registers of their own."""
+        return self.feature_parts > 1 and self.row_warps % 4 == 0
+
+    @property
+    def row_registers(self) -> int:
+        """Registers that a thread of the row warps may have."""
+        if not self.has_row_groups:
+            return self.registers[1]
+        even = min(255, REGISTERS // self.threads // 8 * 8)
+        left = even * self.threads - WARPGROUP * sum(self.registers)
+        return min(even, left // (32 * self.row_warps) // 8 * 8)
 
     @property
     def registers_of_thread(self) -> tuple[int, int]:
@@ -185,7 +215,7 @@ class OneLaunch(ResidentLaunch):
     @property
     def tiles_of_units(self) -> int:
         """Tiles along the units that a warp has of each."""
-        return self.block_units // 16 // self.warps_u
+        return self.block_units * self.feature_parts // 16 // self.warps_u
 
     @property
     def tiles_of_warp(self) -> int:
@@ -232,9 +262,22 @@ class OneLaunch(ResidentLaunch):
         )
 
     @property
+    def pieces(self) -> int:
+        """Parts of a slot that are fetched and given back one by one."""
+        return -(-self.block_features // 64) if self.feature_parts > 1 else 1
+
+    @property
+    def sent_slots(self) -> int:
+        """Steps of which blocks that divide the features leave sums for each other at once: memory
+        has no room for more of a long batch.
+        """
+        return 2 if self.row_tiles <= 4 else 1
+
+    @property
     def slot_bytes(self) -> int:
-        """Shared memory of a tile of x."""
-        return 16 * (self.block_features + 8) * 2
+        """Shared memory of a tile of x, or of a batch where blocks divide the features."""
+        rows = 16 if self.feature_parts == 1 else 16 * self.row_tiles
+        return rows * self.x_stride * 2
 
     @property
     def shared_parts(self) -> dict[str, int]:
@@ -243,25 +286,34 @@ class OneLaunch(ResidentLaunch):
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
         places = 1 + max(1, network.slots)  # of a bias, and of its optimizer state
         groups = self.row_tiles // self.group
-        barriers = (
-            self.x_slots // self.group + 1 + self.x_slots + self.sum_slots + own_tiles + groups + 5
-        )
+        ring = self.x_slots * self.pieces
+        barriers = ring // self.group + 1 + ring + self.sum_slots + own_tiles + groups + 5
         barriers += 1 if self.looks_ahead or network.is_adaptive else groups
         barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         # Without a hidden layer, or other blocks, there is room for a vector, or a row.
         hidden, hidden_rows = (units, rows) if self.hidden else (4, 1)
+        of_sums, of_units = (
+            64 * self.sum_slots * self.warps_k * units,
+            4 * hidden_rows * (units + 8),
+        )
+        if self.feature_parts > 1:
+            barriers += 2 + self.sum_slots
+            others = self.feature_parts - 1
+            slots = self.sum_slots * self.feature_parts + self.sent_slots * others
+            of_sums = 2 * self.sum_slots * units + 3 * rows * units * slots
+            of_units = 2 * rows * units * (1 + 2 * self.feature_parts) + 16
         remembered = hidden * network.slots or 1
         own_rows = own_tiles * self.own_of_tile if self.cluster > 1 else 1
         return {
             "tiles of x": self.x_slots * self.slot_bytes,
-            "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
+            "sums of the first product": of_sums,
             "gradients of outputs": 2 * rows * (outputs + 8),
             "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
             "optimizer state": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
-            "hidden units and their gradients": 4 * hidden_rows * (units + 8),
+            "hidden units and their gradients": of_units,
             "output layer": 4 * hidden * (outputs + 8) + 4 * (hidden + remembered) * outputs,
             "hidden biases": 4 * places * hidden,
             "parts of outputs": 4 * own_rows * self.cluster * outputs,
@@ -276,12 +328,14 @@ class OneLaunch(ResidentLaunch):
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps and blocks wait for each other."""
         tiles, rows, are_many = self.tiles_of_warp, self.row_tiles, self.replicas > 1
+        is_divided = self.feature_parts > 1
         return {
             "step": 1,
             "exchange": self.cluster > 1,
             "tile of rows": 0 if self.looks_ahead else rows,
             "product": 0 if self.looks_ahead else rows * tiles,
-            "product ahead": rows * tiles if self.looks_ahead else 0,
+            # A warpgroup's wgmma takes less time; of many rows x and sums of others come late.
+            "product ahead": rows * tiles * self.looks_ahead * (rows / 12 if is_divided else 1),
             "tile of weights": tiles,
             "velocity": tiles * self.network.momentum,
             "tile of quotients": tiles * self.network.is_adaptive,
@@ -302,12 +356,14 @@ class OneLaunch(ResidentLaunch):
             hidden=self.hidden,
             activation=self.activation.name,
             cluster=self.cluster,
+            feature_parts=self.feature_parts,
             replicas=self.replicas,
             warps_k=self.warps_k,
             warps_u=self.warps_u,
             row_warps=self.row_warps,
             output_warps=self.output_warps,
             weight_registers=self.registers[0] if self.moves_registers else 0,
+            row_registers=self.row_registers if self.moves_registers else 0,
             other_registers=self.registers[1] if self.moves_registers else 0,
             group=self.group,
             ahead=self.looks_ahead,
@@ -315,6 +371,7 @@ class OneLaunch(ResidentLaunch):
             kept=self.kept,
             near_tiles=self.near_tiles,
             sum_slots=self.sum_slots,
+            sent_slots=self.sent_slots,
             own_of_tile=self.own_of_tile,
             shared_bytes=self.shared_bytes,
             exchange_bytes=self.exchange_bytes // self.cluster,
@@ -353,9 +410,16 @@ class OneLaunch(ResidentLaunch):
             )
             blocks = f"{self.replicas} {whole} that partition a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
+        warps, kept = (
+            f"{self.warps_k}x{self.warps_u} warps over features and units",
+            "tiles of rows",
+        )
+        if self.feature_parts > 1:
+            share = "half" if self.feature_parts == 2 else "a quarter"
+            warps, kept = f"{warps}, {share} of the features by wgmma", "batches"
         return (
-            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} "
-            f"tiles of rows in {self.shared_bytes} bytes of shared memory{ahead}"
+            f"{blocks} {warps}, {self.x_slots} {kept} in {self.shared_bytes} bytes of shared "
+            f"memory{ahead}"
         )
 
 

@@ -29,24 +29,13 @@ PLACES_BYTES = 8
 
 @dataclass(eq=False)
 class PooledGradient:
-    """The gradient of what was pooled by `HALVING`, yet to be spread, in half precision.
-
-    Attributes
-    ----------
-    dy : array (M, H // 2, W // 2, C)
-    indices : array like dy, uint8
-        As `max_pool2d_forward` returns them.
-    shape : tuple of int
-        (M, H, W, C).
-    array : array (M, H, W, C) or None
-        Once it is spread.
-    """
+    """The gradient of what was pooled by `HALVING`, yet to be spread, in half precision."""
 
     float_dtypes: ClassVar[tuple[str, ...]] = DEVICE_FLOATS
-    dy: Array
-    indices: Array
-    shape: tuple[int, ...]
-    array: Array | None = None
+    dy: Array  # (M, H // 2, W // 2, C)
+    indices: Array  # array like dy, uint8: as `max_pool2d_forward` returns them
+    shape: tuple[int, ...]  # (M, H, W, C)
+    array: Array | None = None  # (M, H, W, C): once it is spread
 
     @property
     def dtype(self) -> Any:

@@ -27,7 +27,7 @@ class OneLaunchArguments(Arguments):
     first: LayerArrays
     last: LayerArrays
     record: Annotated[Place, "double*"]
-    gram: Annotated[Place, "const RowWords*"]
+    gram: Annotated[Place, "const FragmentWords*"]
     gram_scales: ConstFloats
     exchanges: Annotated[Place, "OneLaunchExchange*"]
     num_rows: Int
@@ -39,8 +39,8 @@ class OneLaunchArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersArguments(Arguments):
-    """Of ``one_launch_layers``."""
+class SmallArguments(Arguments):
+    """Of ``one_launch_small_sm90``, and what others take as well."""
 
     batches: Batches
     targets: ConstFloats
@@ -50,8 +50,15 @@ class LayersArguments(Arguments):
     num_rows: Int
     num_epochs: Int
     scale: Float
-    largest_norm: Float
     rule: Rule
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersArguments(SmallArguments):
+    """Of ``one_launch_layers``."""
+
+    largest_norm: Float
     penalty: Float
     dropouts: Annotated[Place, "const Dropout*"]
     scales: Annotated[Place, "const LayerScales*"]
@@ -74,25 +81,14 @@ class LayersArguments(Arguments):
     talk_every: Int
     stopping: Annotated[Place, "StoppingMemory*"]
     best_places: Annotated[Place, "float* const*"]
-    loss: LossNumbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardArguments(Arguments):
+class CardArguments(SmallArguments):
     """Of ``one_launch_card``."""
 
-    batches: Batches
-    targets: ConstFloats
-    settings: Annotated[Place, "const StepSettings*"]
-    places: Annotated[Place, "float* const*"]
-    record: Annotated[Place, "double*"]
     words: Annotated[Place, "unsigned*"]
     far: Annotated[Place, "float4*"]
-    num_rows: Int
-    num_epochs: Int
-    scale: Float
-    rule: Rule
-    loss: LossNumbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,5 +144,6 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "one_launch": OneLaunchArguments,
     "one_launch_card": CardArguments,
     "one_launch_layers": LayersArguments,
+    "one_launch_small_sm90": SmallArguments,
     "table_networks": TableArguments,
 }

@@ -107,11 +107,13 @@ class OneLaunchConfig(ResidentConfig):
         Of the hidden layer.
     cluster : int
         Blocks of a cluster: 1, 2, 4, 8 or 16.
+    feature_parts : int
+        Blocks that divide the features, and multiply the units of all of them; 1: none do.
     replicas : int
         Clusters that partition a batch.
     warps_k, warps_u, row_warps, output_warps : int
         Of a block: weight warps, along features and units; the others.
-    weight_registers, other_registers : int
+    weight_registers, row_registers, other_registers : int
         Of a thread; 0: as launched.
     group : int
         Tiles that warps wait for together.
@@ -126,6 +128,8 @@ class OneLaunchConfig(ResidentConfig):
         Along the features, whose optimizer state lies in shared memory.
     sum_slots : int
         A power of two.
+    sent_slots : int
+        Steps of which blocks that divide the features leave sums for each other at once.
     own_of_tile : int
         Rows of a tile whose loss one block finds: 1 to 16, a power of two.
     shared_bytes : int
@@ -137,12 +141,14 @@ class OneLaunchConfig(ResidentConfig):
     hidden: Number
     activation: ActivationName
     cluster: Number
+    feature_parts: Number
     replicas: Number
     warps_k: Number
     warps_u: Number
     row_warps: Number
     output_warps: Number
     weight_registers: Number
+    row_registers: Number
     other_registers: Number
     group: Number
     ahead: Flag
@@ -150,6 +156,7 @@ class OneLaunchConfig(ResidentConfig):
     kept: Number
     near_tiles: Number
     sum_slots: Number
+    sent_slots: Number
     own_of_tile: Number
     shared_bytes: Number
     exchange_bytes: Number
@@ -313,6 +320,28 @@ class ManyConfig(OfManyNetworks, NarrowConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmallConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_small_sm90``.
+
+    Attributes
+    ----------
+    cluster : int
+        Blocks that partition the rows of a batch.
+    groups : int
+        Of four warps each, which hold weights: one for each 64 rows of a block, or more.
+    group_registers, helper_registers : int
+        Of a thread of these, and of those that help; 0: as launched.
+    shared_bytes : int
+    """
+
+    cluster: Number
+    groups: Number
+    group_registers: Number
+    helper_registers: Number
+    shared_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManyClustersConfig(OfManyNetworks):
     """Of ``many_networks_sm90``.
 
@@ -464,5 +493,6 @@ CONFIGS: dict[str, type[Config]] = {
     "one_launch": OneLaunchConfig,
     "one_launch_card": CardConfig,
     "one_launch_layers": LayersConfig,
+    "one_launch_small_sm90": SmallConfig,
     "table_networks": TableConfig,
 }

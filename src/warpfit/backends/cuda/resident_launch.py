@@ -191,9 +191,9 @@ class ResidentLaunch(ABC):
         """Shared memory of a block."""
 
     @property
-    @abstractmethod
     def exchange_bytes(self) -> int:
         """Bytes of device memory beside those of the steps."""
+        return 0
 
     @property
     def card_sums_bytes(self) -> int:
@@ -216,9 +216,14 @@ class ResidentLaunch(ABC):
         return padded(self.network.features)
 
     @property
+    def chunk_rows(self) -> int:
+        """Rows of which 8 features each lie in one piece, chunk after chunk; 0: rows do."""
+        return 0
+
+    @property
     def x_stride(self) -> int:
-        """Numbers from one row of a part of a batch to the next."""
-        return self.block_features + 8
+        """Numbers of a row of a part of a batch."""
+        return self.block_features + (0 if self.chunk_rows else 8)
 
     @property
     def batch_bytes(self) -> int:
@@ -272,12 +277,12 @@ class ResidentLaunch(ABC):
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
-        return self.network.gather_defines(source, self.parts, self.block_features)
+        return self.network.gather_defines(source, self.parts, self.block_features, self.chunk_rows)
 
     @property
     def gram_defines(self) -> dict[str, Any]:
         """Those of the kernel that finds Gram matrices, if it looks ahead."""
-        return self.network.gram_defines(self.parts, self.block_features)
+        return self.network.gram_defines(self.parts, self.block_features, self.chunk_rows)
 
     @abstractmethod
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> Arguments:
@@ -294,6 +299,22 @@ class ResidentLaunch(ABC):
         fit.
         """
         return None
+
+
+def arguments_of(run: LaunchedRun, steps: LaunchedSteps) -> dict[str, Any]:
+    """Return those of `SmallArguments`, which most kernels take."""
+    return {
+        "batches": steps.batches,
+        "targets": steps.targets,
+        "settings": steps.settings,
+        "places": run.places,
+        "record": steps.record,
+        "num_rows": steps.num_rows,
+        "num_epochs": steps.epochs,
+        "scale": run.loss_scale,
+        "rule": run.rule,
+        "loss": run.loss,
+    }
 
 
 def too_heavy(most: int, got: int) -> Obstacle:

@@ -88,7 +88,7 @@ SIGNATURES = {
         "TensorMap, TensorMap, TensorMap, TensorMap, Out*, const T*, const T*, Out*, double, "
         "double, float*, unsigned*, int, int, int, int"
     ),
-    "gram_batches": "const T*, RowWords*, float*, int",
+    "gram_batches": "const T*, FragmentWords*, float*, int",
     "initial_values": "const uint32*, const double*, float*, int64, int64, unsigned, int",
     "l2_penalty": "TensorList, double, Scalar, double*, int, int, unsigned*, double*",
     "layer_norm_backward": "const T*, const T*, const T*, const Acc*, T*, int64, int, int",

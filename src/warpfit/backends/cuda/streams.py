@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpfit.backends.cuda.context import Context, ThreadStream
+from warpfit.backends.cuda.driver import core
 from warpfit.errors import CaptureError, DeviceError
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
 
 class Streams(Context):
@@ -99,7 +101,7 @@ class Streams(Context):
         driver = self._driver
         error, captured = driver.cuStreamEndCapture(stream)
         self._check(error, "a capture")
-        error, executable = driver.cuGraphInstantiate(captured, 0)
+        error, executable = driver.cuGraphInstantiate(captured, USE_NODE_PRIORITY)
         driver.cuGraphDestroy(captured)
         self._check(error, "making a captured graph executable")
         return executable
@@ -224,11 +226,11 @@ class Streams(Context):
 
     def fork(self, stream: Any = None) -> Any:
         """Return a stream, this or a new one, that waits for all that this thread has started so
-        far; in a capture it becomes part of that.
+        far; in a capture it becomes part of that. Its blocks come before those of other streams.
         """
         self.activate()
         if stream is None:
-            stream = self.device.create_stream()
+            stream = self.device.create_stream(options=core().StreamOptions(priority=-1))
         self._let_wait(stream.handle, self._started_on.record())
         return stream
 

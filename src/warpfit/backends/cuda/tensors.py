@@ -24,45 +24,24 @@ Groups = Sequence[Sequence[DeviceArray]]
 
 
 class Launch(NamedTuple):
-    """One launch over up to 80 tensors of every list.
+    """One launch over up to 80 tensors of every list."""
 
-    Attributes
-    ----------
-    dtypes : tuple of str
-        One for each list.
-    tensors : bytes
-        The ``TensorList``.
-    num_blocks, first_block : int
-        Its blocks, and how many the plan's earlier launches have.
-    blocks : tuple of int
-        Those of each tensor.
-    """
-
-    dtypes: tuple[str, ...]
-    tensors: bytes
+    dtypes: tuple[str, ...]  # one for each list
+    tensors: bytes  # the `TensorList`
+    # num_blocks and first_block: its blocks, and how many the plan's earlier launches have.
     num_blocks: int
     first_block: int
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # those of each tensor
 
 
 class TensorPlan(NamedTuple):
-    """The launches that cover lists of tensors.
+    """The launches that cover lists of tensors."""
 
-    Attributes
-    ----------
-    launches : list of Launch
-        Empty if all tensors are.
-    num_blocks : int
-        Of all launches together.
-    copies : list of (int, DeviceArray, DeviceArray)
-        Number of the list, tensor, and the contiguous copy that stands in for it.
-    watched : list
-        Weak references to the tensors: the plan is forgotten when the first of them goes.
-    """
-
-    launches: list[Launch]
-    num_blocks: int
+    launches: list[Launch]  # empty if all tensors are
+    num_blocks: int  # of all launches together
+    # Number of the list, tensor, and the contiguous copy that stands in for it.
     copies: list[tuple[int, DeviceArray, DeviceArray]]
+    # Weak references to the tensors: the plan is forgotten when the first of them goes.
     watched: list[Any]
 
 

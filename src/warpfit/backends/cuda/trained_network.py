@@ -21,73 +21,33 @@ CLUSTERS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """What is trained, as far as a kernel depends on it.
+    """What is trained, as far as a kernel depends on it."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of products: ``'float16'`` or ``'bfloat16'``.
-    widths : tuple of int
-        Of the features, of each hidden layer, and of the outputs.
-    activations : tuple of Activation
-        Of each hidden layer.
-    drops : tuple of bool
-        Whether dropout follows each hidden layer.
-    batch : int
-        Rows of a step.
-    loss : str
-        By its name: ``'cross_entropy'``, or one that is a sum over outputs.
-    smoothed : bool
-        Whether labels are smoothed.
-    optimizer : str
-        Its rule, a key of ``UPDATE_RULES``.
-    slots : int
-        Numbers of optimizer state a parameter.
-    momentum, nesterov : bool
-    decays : bool
-        Whether a share of the parameters joins their gradients.
-    weighted : bool
-        Whether samples have weights.
-    class_weights : bool
-        Whether classes have.
-    clips : bool
-        Whether the norm of the gradients is limited.
-    cards : int
-        That partition each batch.
-    terms : int
-        Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
-    penalized : bool
-        Whether the squares of weights join the loss.
-    weighed_penalty : bool
-        Whether they do so over the sum of the samples' weights, in place of their number.
-    rate_in_velocity : bool
-        Whether velocities have the learning rate in them.
-    is_cut : bool
-        Whether launches end within epochs, too. A kernel that looks ahead begins a launch as it
-        begins an epoch, and such a cut would change bits: it must not look ahead then.
-    """
-
-    dtype: str
-    widths: tuple[int, ...]
-    activations: tuple[Activation, ...]
-    drops: tuple[bool, ...]
-    batch: int
-    loss: str
-    smoothed: bool = False
-    optimizer: str = "sgd"
-    slots: int = 0
+    dtype: str  # of products: 'float16' or 'bfloat16'
+    widths: tuple[int, ...]  # of the features, of each hidden layer, and of the outputs
+    activations: tuple[Activation, ...]  # of each hidden layer
+    drops: tuple[bool, ...]  # whether dropout follows each hidden layer
+    batch: int  # rows of a step
+    loss: str  # by its name: 'cross_entropy', or one that is a sum over outputs
+    smoothed: bool = False  # whether labels are smoothed
+    optimizer: str = "sgd"  # its rule, a key of `UPDATE_RULES`
+    slots: int = 0  # numbers of optimizer state a parameter
     momentum: bool = False
     nesterov: bool = False
-    decays: bool = False
-    weighted: bool = False
-    class_weights: bool = False
-    clips: bool = False
-    penalized: bool = False
+    decays: bool = False  # whether a share of the parameters joins their gradients
+    weighted: bool = False  # whether samples have weights
+    class_weights: bool = False  # whether classes have
+    clips: bool = False  # whether the norm of the gradients is limited
+    penalized: bool = False  # whether the squares of weights join the loss
+    # Whether they do so over the sum of the samples' weights, in place of their number.
     weighed_penalty: bool = False
-    rate_in_velocity: bool = False
+    rate_in_velocity: bool = False  # whether velocities have the learning rate in them
+    # Whether launches end within epochs, too. A kernel that looks ahead begins a launch as it
+    # begins an epoch, and such a cut would change bits: it must not look ahead then.
     is_cut: bool = False
+    # Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
     terms: int = 1
-    cards: int = 1
+    cards: int = 1  # that partition each batch
 
     @property
     def features(self) -> int:
@@ -171,7 +131,9 @@ class TrainedNetwork:
             "class_weights": self.class_weights,
         }
 
-    def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:
+    def gather_defines(
+        self, source: str, parts: int, part_width: int, chunk_rows: int
+    ) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return {
             "SOURCE": source,
@@ -181,22 +143,30 @@ class TrainedNetwork:
             "BATCH": self.batch,
             "PARTS": parts,
             "PART_WIDTH": part_width,
+            "CHUNK_ROWS": chunk_rows,
             "TARGET_WORDS": self.target_words - self.weighted,
             "WEIGHTED": int(self.weighted),
             "TARGET_STRIDE": 2 if self.is_cross_entropy else self.outputs,
         }
 
-    def gram_defines(self, parts: int, part_width: int) -> dict[str, Any]:
+    def gram_defines(self, parts: int, part_width: int, chunk_rows: int) -> dict[str, Any]:
         """Return the defines of the kernel that finds the Gram matrices of batches."""
-        return {"DTYPE": self.dtype, "BATCH": self.batch, "PARTS": parts, "PART_WIDTH": part_width}
+        return {
+            "DTYPE": self.dtype,
+            "BATCH": self.batch,
+            "PARTS": parts,
+            "PART_WIDTH": part_width,
+            "CHUNK_ROWS": chunk_rows,
+        }
 
     @property
     def gram_threads(self) -> int:
-        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch
+        """Threads of a block of that kernel: a warp takes 16 to 64 rows, and up to 64 of the batch
         before.
         """
         row_tiles = padded(self.batch) // 16
-        return 32 * row_tiles * -(-row_tiles // 4)
+        own = 1 if row_tiles < 4 or row_tiles % 2 else 2 if row_tiles == 4 or row_tiles % 4 else 4
+        return 32 * (row_tiles // own) * -(-row_tiles // 4)
 
     @property
     def gram_bytes(self) -> int:

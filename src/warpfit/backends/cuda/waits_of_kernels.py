@@ -8,6 +8,7 @@ from typing import Any
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.waits import Protocol, hang_of
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_in_groups import protocol_in_groups
 from warpfit.backends.cuda.waits_of_many import (
     Trained,
     protocol_of_clusters,
@@ -24,6 +25,7 @@ PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
     "one_launch": lambda config: specialized_protocol(config, 3, 2, min(2, config.replicas)),
     "one_launch_card": lambda config: protocol_on_card(config, 4),
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
+    "one_launch_small_sm90": lambda config: protocol_in_groups(config, 4),
     "many_networks_sm90": lambda config: protocol_of_clusters(config, [RUNS]),
     "many_small_networks_sm90": lambda config: protocol_of_groups(config, [[RUNS] * config.groups]),
     "table_networks": lambda config: protocol_of_tables(config, 132, (3, 2)),

@@ -30,14 +30,20 @@ class _Block(Block):
         self.tiles = tiles = -(-config.batch // (16 * config.replicas))
         self.own_tiles = -(-tiles // config.cluster)
         self.own_rows = self.own_tiles * 16 if self.own_tiles > 1 else config.own_of_tile
-        self.loads = 2 * tiles - config.kept
+        self.parts = config.feature_parts
+        self.is_divided = self.parts > 1
+        features = -(-config.features // (self.parts if config.hidden else config.cluster))
+        pieces = -(-features // 64) if self.is_divided else 1
+        self.ring = config.x_slots * pieces
+        self.loads = pieces if self.is_divided else 2 * tiles - config.kept
         together = config.adaptive or (config.ahead and tiles <= 4)
         self.back_group = tiles if together else self.group
         self.hidden_group = tiles if config.ahead or config.adaptive else self.group
         self.sum_places = 2 * tiles if config.ahead else tiles
         self.sum_barriers = self.sum_places if config.ahead else config.sum_slots
-        self.groups, self.groups_ahead = tiles // self.group, config.x_slots // self.group + 1
-        self.rows_read_dh = config.ahead and self.group < tiles
+        self.groups, self.groups_ahead = tiles // self.group, self.ring // self.group + 1
+        self.rows_read_dh = config.ahead and self.group < tiles and not self.is_divided
+        self.sent_units = 4 // self.parts  # tiles that blocks which divide the features send
         self.weight_warps = config.warps_k * config.warps_u
         columns = [min(16, config.outputs - first) for first in range(0, config.outputs, 16)]
         self.output_bytes = 16 * sum(min(4, (count + 1) // 2) for count in columns)
@@ -51,13 +57,15 @@ class _Block(Block):
         config = self.config
         for name, number, count in (
             ("x_full", self.groups_ahead, COPIED * self.group),
-            ("x_empty", config.x_slots, self.weight_warps),
+            ("x_empty", self.ring, self.weight_warps),
             ("sums_empty", config.sum_slots, 1),
             ("sums_full", self.sum_barriers, self.weight_warps),
             ("parts_full", self.own_tiles, 1),
             ("dz_full", self.groups, self.group),
             ("dh_full", self.tiles // self.hidden_group, self.hidden_group),
             ("dh_empty", 1, self.weight_warps + self.rows_read_dh * self.tiles),
+            ("divided sums_full", config.sum_slots * self.is_divided, self.sent_units),
+            ("divided dh_full", 2 * self.is_divided, 1),
             ("outputs_ready", 1, config.output_warps),
             ("biases_ready", 1, config.output_warps),
             ("losses_full", 2, 1),
@@ -83,7 +91,7 @@ class _Block(Block):
     # -- the loader, and the weight warps, which do all the same
 
     def load(self) -> Iterator[Event]:
-        loads, slots = self.steps * self.loads, self.config.x_slots
+        loads, slots = self.steps * self.loads, self.ring
         for load in range(loads + slots):
             yield Wait(self.at("x_empty", load % slots), load // slots - 1)
             if load < loads:
@@ -96,14 +104,17 @@ class _Block(Block):
         return Wait(self.x_full(load), load // self.group // self.groups_ahead)
 
     def free_x(self, load: int) -> Arrive:
-        return Arrive(self.at("x_empty", load % self.config.x_slots), self.weight_warps)
+        return Arrive(self.at("x_empty", load % self.ring), self.weight_warps)
 
     def train_weights(self) -> Iterator[Event]:
         following = 0
         for step in range(self.steps):
             ahead = self.config.ahead and not self.is_last_of_epoch(step)
             while following <= step + ahead:
-                yield from self.multiply(following)
+                if self.is_divided:
+                    yield from self.multiply_divided(following, step)
+                else:
+                    yield from self.multiply(following)
                 following += 1
             yield from self.take_gradients(step)
             if self.replicas > 1:
@@ -122,7 +133,30 @@ class _Block(Block):
             if self.config.kept == 0:
                 yield self.free_x(load)
 
+    def multiply_divided(self, step: int, now: int) -> Iterator[Event]:
+        if self.config.sent_slots == 1 and step > now and now % self.epoch == 0:
+            yield from self.await_all("dz_full", self.groups, now)
+        for piece in range(self.loads):
+            yield self.await_x(step * self.loads + piece)
+        sent = self.sent_units * self.tiles * 16 * 16 * 3
+        full = self.at("divided sums_full", step % self.config.sum_slots)
+        yield Arrive(full, self.sent_units, (self.parts - 1) * sent)
+        yield from self.send_divided(full, sent)
+
+    def send_divided(self, full: Place, sent: int) -> Iterator[Event]:
+        """Send as many bytes to each of the blocks that divide the features with this one."""
+        first = self.rank - self.rank % self.parts
+        for rank in range(first, first + self.parts):
+            if rank != self.rank:
+                yield Arrive(self.at(full.name, full.idx, rank), 0, -sent)
+
     def take_gradients(self, step: int) -> Iterator[Event]:
+        if self.is_divided:
+            yield Wait(self.at("divided dh_full", step % 2), step // 2)
+            for piece in range(self.loads):
+                yield self.free_x(step * self.loads + piece)
+            yield Arrive(self.at("dh_empty"), self.weight_warps)
+            return
         first_load, group = step * self.loads + self.tiles - self.config.kept, self.group
         for first in range(0, self.tiles, self.back_group):
             if self.config.kept == 0:
@@ -162,16 +196,22 @@ class _Block(Block):
             yield Wait(self.at("biases_ready"), step - 1)
             yield from self.finish_rows(step, tile)
             has_next = not self.is_last_of_epoch(step)
-            if has_next:
+            if has_next and not self.is_divided:
                 yield from self.take_sums(step + 1, tile)
             yield Wait(self.at("dh_empty"), step - 1)
             yield from self.find_unit_gradients(step, tile)
+            if has_next and self.is_divided:
+                yield from self.take_sums(step + 1, tile)
             if has_next:
                 yield Wait(self.at("dh_full"), step)
             if self.rows_read_dh:
                 yield Arrive(self.at("dh_empty"))
 
     def take_sums(self, step: int, tile: int) -> Iterator[Event]:
+        if self.is_divided:
+            slots = self.config.sum_slots
+            yield Wait(self.at("divided sums_full", step % slots), step // slots)
+            return
         place = step * self.tiles + tile
         full = self.at("sums_full", place % self.sum_barriers)
         yield Wait(full, place // self.sum_barriers)
@@ -223,6 +263,14 @@ class _Block(Block):
             if has_record and self.cluster > 1:
                 yield Arrive(self.at("losses_full", step % 2), 1, 8 * 16 * self.tiles)
             yield Arrive(self.at("outputs_ready"))
+            if self.is_divided and warp == 1:
+                yield Wait(self.at("dh_full"), step)
+                if config.sent_slots == 1 and not self.is_last_of_epoch(step):
+                    yield from self.take_sums(step + 1, 0)
+                full = self.at("divided dh_full", step % 2)
+                sent = 2 * 16 * self.sent_units * 16 * self.tiles
+                yield Arrive(full, 1, (self.parts - 1) * sent)
+                yield from self.send_divided(full, sent)
             if config.ahead:
                 yield from self.await_biases(step)
                 yield Arrive(self.at("biases_ready"))

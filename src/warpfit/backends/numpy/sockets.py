@@ -41,22 +41,13 @@ LOCALHOST = "127.0.0.1"
 
 
 class Launched(NamedTuple):
-    """What a launcher told this process.
-
-    Attributes
-    ----------
-    rank, size, local_rank : int
-    meeting : Path
-        The file by which the processes find each other.
-    is_local : bool
-        Whether all are on this machine.
-    """
+    """What a launcher told this process."""
 
     rank: int
     size: int
     local_rank: int
-    meeting: Path
-    is_local: bool
+    meeting: Path  # the file by which the processes find each other
+    is_local: bool  # whether all are on this machine
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> Launched | None:
@@ -99,10 +90,6 @@ def _number(environment: Mapping[str, str], name: str, least: int, end: int | No
 
 class SocketCommunicator(Communicator):
     """A process among several; rank 0 is connected with all others.
-
-    Parameters
-    ----------
-    launched : Launched
 
     Attributes
     ----------

@@ -5,7 +5,8 @@
 //            float32 those that round to tf32, and TRANSPOSE_B); C, with leading dimension ldc, as
 //            in gemm/tile_store.cuh, (n, m) if SWAPPED; saved (through its map if LOADS_SAVED) and
 //            z like C; bias: of C's columns; partials, arrivals (tiles, warps that multiply,
-//            MMA_ROWS) as in gemm/warp_slices.cuh.
+//            MMA_ROWS) as in gemm/warp_slices.cuh; of one slice, arrivals is the counter of
+//            gemm/tile_queue.cuh, or null.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a
 //            warpgroup that loads, and CONSUMERS that multiply 64 MMA_ROWS rows each of the tile
 //            BLOCK_M x BLOCK_N; shared bytes: STAGES stages, what C passes through, barriers
@@ -20,6 +21,7 @@
 #define SHARED_ALIGNMENT 1024
 
 #include "gemm/stages.cuh"
+#include "gemm/tile_queue.cuh"
 #include "gemm/tile_store.cuh"
 #include "gemm/tile_walk.cuh"
 #include "gemm/warp_slices.cuh"
@@ -40,10 +42,8 @@ struct GemmShared {
     Barrier loaded[CONSUMER_WARPS][2];
 #endif
     Barrier full[STAGES], empty[STAGES];
+    TileQueue queue;
 };
-
-__device__ inline int own_cluster() { return blockIdx.x / CLUSTER; }
-__device__ inline int num_clusters() { return gridDim.x / CLUSTER; }
 
 __device__ inline int first_row(const Piece& piece) {
     return (piece.row * CLUSTER + own_rank()) * BLOCK_M;
@@ -58,6 +58,7 @@ __device__ inline void start_barriers(GemmShared& shared) {
             mbarrier_init(&shared.full[i], 1);
             mbarrier_init(&shared.empty[i], CONSUMER_WARPS * CLUSTER);
         }
+        for (Barrier& told : shared.queue.told) mbarrier_init(&told, 1);
 #if STORES_TENSOR
         for (auto& of_warp : shared.loaded) {
             for (Barrier& loaded : of_warp) mbarrier_init(&loaded, 1);
@@ -89,12 +90,17 @@ __device__ inline void load_stage(unsigned char* stage, Barrier& full, const Ten
 // One thread: the stages of all of this block's pieces, each as soon as all that read it before
 //   have left it.
 __device__ inline void load_pieces(GemmShared& shared, const TensorMap& a_map,
-                                   const TensorMap& b_map, const TileWalk& walk) {
+                                   const TensorMap& b_map, const TileWalk& walk,
+                                   unsigned* counter) {
     Cursor<STAGES> cursor(0);
-    for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
+    PieceTaker taker(shared.queue, counter, walk.count());
+    OwnPieces own(shared.queue, counter);
+    taker.take();
+    for (int idx = own.first(); idx < walk.count(); idx = own.after(idx)) {
         const Piece piece = walk.piece(idx);
         for (int block = 0; block < piece.num_blocks; ++block) {
             wait(shared.empty[cursor.slot], cursor.round + 1);
+            if (block == 0) taker.take();
             load_stage(shared.stages[cursor.slot], shared.full[cursor.slot], a_map, b_map,
                        first_row(piece), first_col(piece), (piece.first_block + block) * BLOCK_K);
             cursor.advance<1>();
@@ -113,13 +119,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int rows_of_blocks = (m + BLOCK_M - 1) / BLOCK_M;
     const TileWalk walk{(rows_of_blocks + CLUSTER - 1) / CLUSTER, (n + BLOCK_N - 1) / BLOCK_N,
                         (k + BLOCK_K - 1) / BLOCK_K};
+    unsigned* const counter = SPLITS == 1 ? arrivals : nullptr;
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
     take_turn();
 
     if (warpgroup == 0) {
         leave_registers<LOADER_REGISTERS>();
-        if (threadIdx.x == 0) load_pieces(*shared, a_map, b_map, walk);
+        if (threadIdx.x == 0) load_pieces(*shared, a_map, b_map, walk, counter);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         const Epilogue epilogue{c,
@@ -137,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Staging staging{shared->staged[warp], shared->loaded[warp], c_map, saved_map, 0};
 #endif
         Sums sums = {};
-        for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
+        OwnPieces own(shared->queue, counter);
+        for (int idx = own.first(); idx < walk.count(); idx = own.after(idx)) {
             const Piece piece = walk.piece(idx);
             multiply_piece(sums, *shared, cursor, piece.num_blocks, own_rows);
             const int block_tile = piece.tile * CLUSTER + own_rank();

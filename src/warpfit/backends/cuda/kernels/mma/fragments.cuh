@@ -13,9 +13,9 @@
 
 #include "mma/mma.cuh"
 
-// What a lane has of one of its two rows in a fragment A: words 0 and 2, or 1 and 3.
-struct alignas(8) RowWords {
-    unsigned words[2];
+// What a lane has of a fragment A, in memory.
+struct alignas(16) FragmentWords {
+    unsigned words[4];
 };
 
 template <class T>

@@ -372,6 +372,21 @@ __device__ inline void copy_bulk(void* shared, const void* global, unsigned byte
         : "memory");
 }
 
+// cp.async.bulk.prefetch (9.7.9.25.4.2): a multiple of 16 bytes, aligned, to the L2 cache.
+__device__ inline void prefetch_bulk(const void* global, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
+// cp.async.bulk (9.7.9.25.4.1) from this block's shared memory to that of a block of its cluster, whose barrier counts.
+__device__ inline void copy_to_block(unsigned address, const void* from, unsigned bytes,
+                                     unsigned barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(address),
+        "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 // fence.proxy.async (9.7.13.4): bulk copies come after what this thread wrote to shared memory.
 __device__ inline void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

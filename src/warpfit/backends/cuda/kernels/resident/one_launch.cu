@@ -104,13 +104,17 @@ __device__ inline void write_output_layer(const LayerArrays& to, const OutputLay
 __device__ inline void make_barriers(OneLaunchShared& shared) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
-    for (int i = 0; i < X_SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
+    for (int i = 0; i < RING; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
     for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, OF_WARP);
     for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS * OF_WARP);
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
     for (Barrier& full : shared.dz_full) mbarrier_init(&full, GROUP * OF_WARP);
     for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP * OF_WARP);
     mbarrier_init(&shared.dh_empty, DH_READERS * OF_WARP);
+    if constexpr (DIVIDED) {
+        for (Barrier& full : divided(shared).sums_full) mbarrier_init(&full, 4 / FEATURE_PARTS);
+        for (Barrier& full : divided(shared).dh_full) mbarrier_init(&full, 1);
+    }
     mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS * OF_WARP);
     mbarrier_init(&shared.biases_ready, OUTPUT_WARPS * OF_WARP);
     for (Barrier& full : shared.losses_full) mbarrier_init(&full, 1);
@@ -127,6 +131,18 @@ __device__ inline void clear_ring(OneLaunchShared& shared) {
 // Gradients of outputs that are not there are never sent, but multiplied.
 __device__ inline void clear_gradients(OneLaunchShared& shared) {
     clear_by_block<32 * WARPS>(&shared.dz[0][0], ROWS * OUT_STRIDE);
+}
+
+// Row warps that are warpgroups of their own may have more registers than others.
+constexpr bool ROWS_APART = ROW_REGISTERS != OTHER_REGISTERS;
+static_assert(!ROWS_APART || (WEIGHT_WARPS % 4 == 0 && ROW_WARPS % 4 == 0), "whole warpgroups");
+
+__device__ inline void pass_rows(OneLaunchShared& shared, const OneLaunchRun& run, int warp) {
+    if constexpr (AHEAD) {
+        look_ahead(shared, run, warp);
+    } else {
+        pass_tiles(shared, run, warp);
+    }
 }
 
 #include <arguments>  // struct Arguments, as the host packs it
@@ -166,18 +182,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         take_registers<WEIGHT_REGISTERS>();
         train_weights(shared, run, first);
     } else {
-        leave_registers<OTHER_REGISTERS>();
         const int other = warp - WEIGHT_WARPS;
-        if (other < ROW_WARPS) {
-            if constexpr (AHEAD) {
-                look_ahead(shared, run, other);
-            } else {
-                pass_tiles(shared, run, other);
-            }
-        } else if (other < ROW_WARPS + OUTPUT_WARPS) {
-            train_outputs(shared, run, arguments.record, other - ROW_WARPS);
+        // All warps of a warpgroup have to leave registers by the same instruction.
+        if (ROWS_APART && other < ROW_WARPS) {
+            leave_registers<ROW_REGISTERS>();
+            pass_rows(shared, run, other);
         } else {
-            load_batches(shared, run, arguments.batches, arguments.targets);
+            leave_registers<OTHER_REGISTERS>();
+            if (!ROWS_APART && other < ROW_WARPS) {
+                pass_rows(shared, run, other);
+            } else if (other < ROW_WARPS + OUTPUT_WARPS) {
+                train_outputs(shared, run, arguments.record, other - ROW_WARPS);
+            } else {
+                load_batches(shared, run, arguments.batches, arguments.targets);
+            }
         }
     }
     __syncwarp();

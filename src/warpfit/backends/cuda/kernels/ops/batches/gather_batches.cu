@@ -5,11 +5,12 @@
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the
 //           first TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order;
 //           batches (epochs, steps, PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features
-//           partitioned into PARTS; batch_targets (epochs, steps, BATCH, TARGET_WORDS + WEIGHTED);
+//           partitioned into PARTS, or, of every CHUNK_ROWS rows, (PART_WIDTH / 8, CHUNK_ROWS, 8);
+//           batch_targets (epochs, steps, BATCH, TARGET_WORDS + WEIGHTED);
 //           sample_weights (num_rows,) float32.
-// Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory.
+// Launch:   any number of blocks of 256 threads; a warp takes a row at a time, or four. No shared memory.
 //           Defines: SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple
-//           of 16), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
+//           of 16), CHUNK_ROWS (or 0), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
 // Numerics: rounds to the nearest even.
 // Cost:     num_rows · FEATURES · (sizeof SOURCE + 2) bytes for each epoch.
 // Reference: epoch_order of data/order.py; gather_rows of backends/numpy/arrays.py.
@@ -21,6 +22,8 @@ using T = DTYPE;
 
 // Numbers that a lane converts at once: 16 bytes of T.
 constexpr int AT_ONCE = 8;
+// Rows that a warp takes at once: of chunks several, whose pieces lie next to each other.
+constexpr int ROWS_OF_WARP = CHUNK_ROWS > 0 ? 4 : 1;
 
 // Some numbers, of which each is the sum of TERMS.
 struct Numbers {
@@ -61,10 +64,11 @@ extern "C" __global__ void __launch_bounds__(256)
     gather_batches(const SOURCE* x, const unsigned* targets, const float* sample_weights,
                    const unsigned* keys, T* batches, unsigned* batch_targets, double scale,
                    int num_rows, int bits, int num_epochs) {
-    const int lane = threadIdx.x % 32, num_warps = gridDim.x * 8;
+    const int lane = threadIdx.x % 32 / ROWS_OF_WARP, num_warps = gridDim.x * 8;
     const int64 steps = (num_rows + BATCH - 1) / BATCH, places = steps * BATCH;
-    for (int64 slot = blockIdx.x * 8 + threadIdx.x / 32; slot < num_epochs * places;
-         slot += num_warps) {
+    for (int64 slot =
+             (blockIdx.x * 8 + threadIdx.x / 32) * ROWS_OF_WARP + threadIdx.x % ROWS_OF_WARP;
+         slot < num_epochs * places; slot += num_warps * ROWS_OF_WARP) {
         const int64 epoch = slot / places, step = slot / BATCH;
         const uint32 place = slot % places;
         const bool is_there = place < static_cast<uint32>(num_rows);
@@ -75,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(256)
             for (int k = 0; k < 8; ++k) own[k] = keys[epoch * 8 + k];
             row = permuted(place, num_rows, bits, own);
         }
-        for (int i = lane; i < PARTS * PART_WIDTH / AT_ONCE; i += 32) {
+        for (int i = lane; i < PARTS * PART_WIDTH / AT_ONCE; i += 32 / ROWS_OF_WARP) {
             const int part = i / (PART_WIDTH / AT_ONCE), col = i % (PART_WIDTH / AT_ONCE) * AT_ONCE;
             const int first = part * PART_WIDTH + col;
             Numbers numbers = {};
@@ -83,13 +87,20 @@ extern "C" __global__ void __launch_bounds__(256)
                 numbers = rounded(x + row * FEATURES, first, static_cast<float>(scale));
 #pragma unroll
             for (int term = 0; term < TERMS; ++term) {
-                const int64 place = ((step * PARTS + part) * TERMS + term) * BATCH + slot % BATCH;
-                store_vec(batches + place * (PART_WIDTH + 8) + col, numbers.terms[term]);
+                const int64 matrix = ((step * PARTS + part) * TERMS + term) * BATCH;
+                const int64 in_part = slot % BATCH;
+                int64 place = (matrix + in_part) * (PART_WIDTH + 8) + col;
+                if constexpr (CHUNK_ROWS > 0) {
+                    const int64 of_chunk = in_part % CHUNK_ROWS, before = in_part - of_chunk;
+                    place = (matrix + before) * PART_WIDTH + col * CHUNK_ROWS + of_chunk * AT_ONCE;
+                }
+                store_vec(batches + place, numbers.terms[term]);
             }
         }
         const unsigned* target = targets + row * TARGET_STRIDE;
         unsigned* batch_target = batch_targets + slot * (TARGET_WORDS + WEIGHTED);
-        for (int i = lane; i < TARGET_WORDS; i += 32) batch_target[i] = is_there ? target[i] : 0;
+        for (int i = lane; i < TARGET_WORDS; i += 32 / ROWS_OF_WARP)
+            batch_target[i] = is_there ? target[i] : 0;
         if (WEIGHTED && lane == 0) {
             batch_target[TARGET_WORDS] = __float_as_uint(is_there ? sample_weights[row] : 0);
         }

@@ -46,7 +46,7 @@ struct OwnWeights {
     // f(number, its place in the whole array) for each of `held` that is there.
     template <class F>
     __device__ static void each_number(float (&held)[COUNT][8], F f) {
-        const Part units = own_units(), features = own_features();
+        const Part units = held_units(), features = held_features();
         each([&](int i, int tile) {
 #pragma unroll
             for (int part = 0; part < 8; ++part) {

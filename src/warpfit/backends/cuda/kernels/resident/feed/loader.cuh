@@ -9,7 +9,8 @@
 
 // Starts to copy rows of x, which lie one after the other. The barrier counts one arrival beside
 // those of the lanes, and the bytes if it can.
-__device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int count, Barrier& full) {
+__device__ inline void copy_rows(T (&slot)[SLOT_ROWS][X_STRIDE], const T* rows, int count,
+                                 Barrier& full) {
     const int lane = threadIdx.x % 32;
     if constexpr (GENERATION >= 90) {
         if (lane > 0) return;
@@ -37,21 +38,52 @@ __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], cons
     }
 }
 
+// A piece of a batch, in chunks of features.
+__device__ inline void copy_piece(OneLaunchShared& shared, const T* batch, int slot, int piece,
+                                  Barrier& full) {
+    constexpr int NUMBERS = PIECE_TILES * 16 * ROWS;
+    if (threadIdx.x % 32 > 0) return;
+    const int first = piece * NUMBERS, left = ROWS * X_WIDTH - first;
+    const unsigned bytes = (left < NUMBERS ? left : NUMBERS) * sizeof(T);
+    mbarrier_expect(&full, bytes);
+    copy_bulk(&shared.x[slot][0][0] + first, batch + first, bytes, &full);
+}
+
+// Batches that are brought to the L2 cache before they are copied, by one of the blocks that have
+// the same features.
+constexpr int BATCHES_NEAR = 4;
+
+__device__ inline void bring_near(const T* batch, int steps_left) {
+    if (threadIdx.x % 32 > 0 || own_rank() >= FEATURE_PARTS || steps_left <= BATCHES_NEAR) return;
+    prefetch_bulk(batch + static_cast<int64>(BATCHES_NEAR) * PARTS * BATCH * X_STRIDE,
+                  ROWS * X_WIDTH * sizeof(T));
+}
+
 // Keeps the ring full. Whoever hangs, the loader waits for in the end, and gives up.
 __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run,
                                     const T* batches, const float* targets) {
     const int num_steps = run.first_step().num_steps;
-    batches += ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + first_row()) * X_STRIDE;
+    const int part = HIDDEN ? own_part() : own_rank();
+    batches += (static_cast<int64>(part) * BATCH + first_row()) * X_STRIDE;
     targets += first_row() * TARGET_WORDS;
-    Cursor<X_SLOTS> cursor(0);
+    Cursor<RING> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
     for (int step = 0, load = 0; step < num_steps;) {
         const int r = load < ROW_TILES ? load : load - ROW_TILES;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
         wait_or_give_up(shared.x_empty[cursor.slot], cursor.round + 1);
-        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
-                  clamped(own_rows(BATCH) - r * 16, 16), full);
-        if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
+        if constexpr (DIVIDED) {
+            copy_piece(shared, batches, cursor.slot / PIECES, load, full);
+            if (load == 0) {
+                bring_near(batches, num_steps - step);
+                for (int tile = 0; tile < ROW_TILES; ++tile)
+                    copy_targets(shared.targets[step % TARGET_STEPS], targets, tile);
+            }
+        } else {
+            copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
+                      clamped(own_rows(BATCH) - r * 16, 16), full);
+            if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
+        }
         copy_async_arrive(&full);
         cursor.advance<1>();
         in_groups.advance<1>();
@@ -62,6 +94,6 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
         targets += BATCH * TARGET_WORDS;
     }
 #pragma unroll 1
-    for (int i = 0; i < X_SLOTS; ++i, cursor.advance<1>())
+    for (int i = 0; i < RING; ++i, cursor.advance<1>())
         wait_or_give_up(shared.x_empty[cursor.slot], cursor.round + 1);
 }

@@ -18,10 +18,15 @@ using T = DTYPE;
 // hidden layer, or the features if there is none.
 constexpr int ALL_UNITS = HIDDEN ? HIDDEN : OUTPUTS;
 constexpr int UNIT_WIDTH = ((HIDDEN ? (HIDDEN + CLUSTER - 1) / CLUSTER : OUTPUTS) + 15) / 16 * 16;
-constexpr int X_WIDTH = ((HIDDEN ? FEATURES : (FEATURES + CLUSTER - 1) / CLUSTER) + 15) / 16 * 16;
-constexpr int X_STRIDE = X_WIDTH + 8;
-constexpr int PARTS = HIDDEN ? 1 : CLUSTER;
-constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
+constexpr int PARTS = HIDDEN ? FEATURE_PARTS : CLUSTER;
+constexpr int X_WIDTH = ((FEATURES + PARTS - 1) / PARTS + 15) / 16 * 16;
+// Blocks may divide the features as well: then as many as there are parts of these multiply the
+// units of all of them, each by its features. x lies in chunks of 8 features, as wgmma takes it.
+constexpr bool DIVIDED = FEATURE_PARTS > 1;
+constexpr int X_STRIDE = X_WIDTH + (DIVIDED ? 0 : 8), SLOT_ROWS = DIVIDED ? ROWS : 16;
+constexpr int UNIT_TILES = UNIT_WIDTH / 16;
+// Hidden units and their gradients: the distance of two rows, and of two chunks of 8 units.
+constexpr int UNIT_STRIDE = DIVIDED ? 8 : UNIT_WIDTH + 8, UNIT_CHUNK = DIVIDED ? ROWS * 8 : 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16,
               OUT_STRIDE = OUT_WIDTH + 8;
 // OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles,
@@ -40,39 +45,51 @@ constexpr int HIDDEN_GROUP = AHEAD || ADAPTIVE ? ROW_TILES : GROUP;
 // and the barriers of those that are there.
 constexpr int SUM_PLACES = AHEAD ? 2 * ROW_TILES : ROW_TILES;
 constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
-// Tiles of x that a step loads: where none are kept they come again for the backward pass.
-constexpr int LOADS = 2 * ROW_TILES - KEPT;
+// Slots of x that a step loads: where none are kept they come again for the backward pass.
+// Of blocks that divide the features a load is a piece of a batch: of some tiles of features.
+constexpr int PIECE_TILES = 4,
+              PIECES = DIVIDED ? (X_WIDTH / 16 + PIECE_TILES - 1) / PIECE_TILES : 1;
+constexpr int LOADS = DIVIDED ? PIECES : 2 * ROW_TILES - KEPT, RING = X_SLOTS * PIECES;
 // Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
-constexpr int TARGET_STEPS = (X_SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
+constexpr int TARGET_STEPS = (RING + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
 constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 
 // With look-ahead row warps read each other's gradients of hidden units, and say when they have.
 // Those of one group meet before the next gradients anyway.
-constexpr bool ROWS_READ_DH = AHEAD && GROUP < ROW_TILES;
+constexpr bool ROWS_READ_DH = AHEAD && GROUP < ROW_TILES && !DIVIDED;
 constexpr int DH_READERS = WEIGHT_WARPS + (ROWS_READ_DH ? ROW_TILES : 0);
 static_assert(ROW_TILES % GROUP == 0 && X_SLOTS >= GROUP, "whole groups, and room for one");
-static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS >= KEPT),
+static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS * SLOT_ROWS / 16 >= KEPT),
               "a batch stays as a whole, or not at all");
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
 static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");
 static_assert(!AHEAD || REPLICAS == 1,
               "what is added to the early product is one cluster's gradient");
-static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS >= 2 * ROW_TILES),
+static_assert(!AHEAD ||
+                  (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS * SLOT_ROWS / 16 >= 2 * ROW_TILES),
               "look-ahead takes a warp for each tile, and room for two batches");
 static_assert(!ADAPTIVE || (KEPT == ROW_TILES && REPLICAS == 1 && !AHEAD),
               "an update takes the whole gradient of a batch at once");
 // Groups of x that are on their way or in use.
-constexpr int GROUPS_AHEAD = X_SLOTS / GROUP + 1;
+constexpr int GROUPS_AHEAD = RING / GROUP + 1;
 
-using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
+static_assert(!DIVIDED || (AHEAD && GROUP == 1 && BATCH == ROWS && WARPS_K == 1 && WARPS_U == 4 &&
+                           UNIT_TILES * FEATURE_PARTS == 4 && SLOTS == 0),
+              "a warpgroup's products have 64 units");
+static_assert(!DIVIDED || SUM_SLOTS == 2,
+              "sums of the next batch come before those of this one have been taken");
+
+using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH * FEATURE_PARTS, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 // Without a hidden layer its arrays have room for a vector, which nobody reads; and without a
 // cluster what blocks exchange has room for a row.
 constexpr int HIDDEN_ROWS = HIDDEN ? ROWS : 1, HIDDEN_WIDTH = HIDDEN ? UNIT_WIDTH : 4;
+constexpr int H_ROWS = DIVIDED ? ROWS * UNIT_WIDTH / UNIT_STRIDE : HIDDEN_ROWS;
+constexpr int DH_ROWS = DIVIDED ? 1 : HIDDEN_ROWS;
 constexpr int PART_TILES = CLUSTER > 1 ? OWN_TILES : 1, PART_ROWS = CLUSTER > 1 ? OWN_OF_TILE : 1;
 
 struct OutputLayer {
@@ -82,12 +99,12 @@ struct OutputLayer {
 };
 
 struct alignas(16) OneLaunchShared {
-    T x[X_SLOTS][16][X_STRIDE];
+    T x[X_SLOTS][SLOT_ROWS][X_STRIDE];
     float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2]
-               [32];  // parts of the product, as a warp's lanes hold them
+               [DIVIDED ? 1 : 32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
-    T h[HIDDEN_ROWS][UNIT_STRIDE],
-        dh[HIDDEN_ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
+    T h[H_ROWS][UNIT_STRIDE],
+        dh[DH_ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
     OutputLayer outputs;
     float bias[HIDDEN_WIDTH], bias_slots[SLOT_PLACES][HIDDEN_WIDTH];
     float output_bias[OUT_WIDTH], output_bias_slots[SLOT_PLACES][OUT_WIDTH];
@@ -96,7 +113,7 @@ struct alignas(16) OneLaunchShared {
     alignas(16) float parts[PART_TILES][CLUSTER][PART_ROWS][4][2 * OUT_TILES][2];
     RowLoss losses[2][ROWS];  // of this step, and of the one before
     float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
-    Barrier x_full[GROUPS_AHEAD], x_empty[X_SLOTS], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
+    Barrier x_full[GROUPS_AHEAD], x_empty[RING], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
     Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[ROW_TILES / HIDDEN_GROUP], dh_empty;
     Barrier outputs_ready, biases_ready, losses_full[2];
 };
@@ -106,7 +123,43 @@ struct NearTiles {
     float4 quads[UNIT_TILES][NEAR_TILES > 0 ? NEAR_TILES : 1][2 * SLOT_PLACES][32];
 };
 
-struct alignas(16) OneLaunchRest : part_if<(NEAR_TILES > 0), NearTiles> {};
+// Sums of 16 units as 24 bits of each: the upper 16 in chunks of 8 units, the lower 8 of both
+// chunks side by side.
+struct alignas(16) UnitSums {
+    uint16 upper[2][ROWS][8], lower[ROWS][8];
+};
+
+// Words of these: of two units of a chunk, and of one unit of both chunks and the next.
+__device__ inline unsigned upper_bits(float first, float second) {
+    return __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
+}
+__device__ inline unsigned lower_bits(float first, float in_second, float next,
+                                      float next_in_second) {
+    const unsigned of_first =
+        __byte_perm(__float_as_uint(first), __float_as_uint(in_second), 0x0051);
+    const unsigned of_next =
+        __byte_perm(__float_as_uint(next), __float_as_uint(next_in_second), 0x0051);
+    return __byte_perm(of_first, of_next, 0x5410);
+}
+
+// The sum of unit 0 or 1 of the words, of a chunk. Its lowest byte is as the one above, so that
+// what is cut off is 0 in the mean.
+__device__ inline float widened(unsigned upper, unsigned lower, int unit, int chunk) {
+    const unsigned low = 4 + 2 * unit + chunk;
+    return __uint_as_float(
+        __byte_perm(upper, lower, (2 * unit + 1) << 12 | 2 * unit << 8 | low << 4 | low));
+}
+
+// What blocks that divide the features have for each other.
+struct DividedPart {
+    UnitSums sums[SUM_SLOTS][FEATURE_PARTS][UNIT_TILES];  // of this block's units, from each
+    UnitSums sent[SENT_SLOTS][DIVIDED ? FEATURE_PARTS - 1 : 1][UNIT_TILES];
+    T dh[2][FEATURE_PARTS][2 * UNIT_TILES][ROWS][8];  // of all their units, of even and odd steps
+    Barrier sums_full[SUM_SLOTS], dh_full[2];
+};
+
+struct alignas(16) OneLaunchRest : part_if<(NEAR_TILES > 0), NearTiles>,
+                                   part_if<DIVIDED, DividedPart> {};
 
 struct OneLaunchWhole : OneLaunchShared, OneLaunchRest {};
 static_assert(sizeof(OneLaunchWhole) == SHARED_BYTES, "the launcher asks for as much");
@@ -115,17 +168,39 @@ static_assert(sizeof(OneLaunchWhole) == SHARED_BYTES, "the launcher asks for as 
 struct Part {
     int first, count;
 
-    __device__ static Part of_block(int width, int whole) {
-        const int first = own_rank() * width;
-        return {first, clamped(whole - first, width)};
+    __device__ static Part of(int number, int width, int whole) {
+        return {number * width, clamped(whole - number * width, width)};
     }
 };
 
+// The units that this block takes from sums to gradients.
 __device__ inline Part own_units() {
-    return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS};
+    return HIDDEN ? Part::of(own_rank(), UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS};
 }
-__device__ inline Part own_features() {
-    return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
+
+// Which of the blocks that divide the features this one is.
+__device__ inline int own_part() { return own_rank() % FEATURE_PARTS; }
+
+// What this block multiplies x by.
+__device__ inline Part held_units() {
+    return HIDDEN ? Part::of(own_rank() / FEATURE_PARTS, UNIT_WIDTH * FEATURE_PARTS, HIDDEN)
+                  : Part{0, OUTPUTS};
+}
+__device__ inline Part held_features() {
+    return Part::of(HIDDEN ? own_part() : own_rank(), X_WIDTH, FEATURES);
+}
+
+__device__ inline DividedPart& divided(OneLaunchShared& shared) {
+    return part_behind<DividedPart, OneLaunchRest>(shared);
+}
+
+// Where the gradients of this block's hidden units are, of a step.
+__device__ inline T* own_dh(OneLaunchShared& shared, int step) {
+    if constexpr (DIVIDED) {
+        return divided(shared).dh[step % 2][own_part()][0][0];
+    } else {
+        return shared.dh[0];
+    }
 }
 
 // Where these parts of the weights that x meets begin in the whole array.
@@ -178,7 +253,7 @@ struct OneLaunchRun {
     int num_rows, num_epochs;
     float scale, unscale, slope;
     LossSettings loss;
-    const RowWords* gram;  // of gram_batches.cu
+    const FragmentWords* gram;  // of gram_batches.cu
     const float* gram_scales;
     OneLaunchExchange* exchanges;  // of each rank, where there are replicas
     float gradient_scale, gradient_unscale;

@@ -10,9 +10,9 @@
 
 // Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of
 // column l / 4, and [2] that of column l / 4 + 8.
-template <int BARRIERS, int NUM_ROWS, int STRIDE>
-__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS],
-                                   const T (&dz)[NUM_ROWS][STRIDE], int first, float (&sums)[4]) {
+template <int STRIDE, int CHUNK = 8, int BARRIERS>
+__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T* dz,
+                                   float (&sums)[4]) {
     const unsigned ones = packed<T>(1.0f, 1.0f);
     const unsigned b[2] = {ones, ones};
 #pragma unroll 1
@@ -21,7 +21,7 @@ __device__ inline void add_columns(int step, Barrier (&full)[BARRIERS],
         if (group % (GROUPS / BARRIERS) == 0) wait(full[group * BARRIERS / GROUPS], step);
 #pragma unroll
         for (int i = 0; i < GROUP; ++i)
-            load_a_transposed(a[i], &dz[(group * GROUP + i) * 16][first], STRIDE);
+            load_a_transposed(a[i], dz + (group * GROUP + i) * 16 * STRIDE, STRIDE, CHUNK);
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) TensorCore<T>::multiply(sums, a[i], b);
     }
@@ -32,6 +32,8 @@ __device__ inline void add_columns(int step, Barrier (&full)[BARRIERS],
 struct OutputTile {
     static constexpr int COUNT = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
     static constexpr int QUADS = 3;  // weights of each 8 columns, and biases
+    // Tiles of rows whose operands are loaded before the first is multiplied.
+    static constexpr int AT_ONCE = GROUP < 4 && ROW_TILES % 4 == 0 && DIVIDED ? 4 : GROUP;
     int number;
 
     __device__ static int first_of(int warp) { return warp; }
@@ -42,18 +44,22 @@ struct OutputTile {
         const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
         float of_bias[2][4] = {};
 #pragma unroll 1
-        for (int group = 0; group < GROUPS; ++group) {
-            wait(shared.dz_full[group], step);
+        for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
+            unsigned a[AT_ONCE][4], low[AT_ONCE][2], high[AT_ONCE][2];
 #pragma unroll
-            for (int i = 0; i < GROUP; ++i) {
-                const int row = (group * GROUP + i) * 16;
-                unsigned a[4], low[2], high[2];
-                load_a_transposed(a, &shared.h[row][u * 16], UNIT_STRIDE);
-                load_b_pair_transposed(low, high, &shared.dz[row][o * 16], OUT_STRIDE);
-                TensorCore<T>::multiply(sums[0], a, low);
-                TensorCore<T>::multiply(sums[1], a, high);
-                TensorCore<T>::multiply(of_bias[0], ones, low);
-                TensorCore<T>::multiply(of_bias[1], ones, high);
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int row = (first + i) * 16;
+                if (i % GROUP == 0) wait(shared.dz_full[(first + i) / GROUP], step);
+                load_a_transposed(a[i], shared.h[row] + 2 * u * UNIT_CHUNK, UNIT_STRIDE,
+                                  UNIT_CHUNK);
+                load_b_pair_transposed(low[i], high[i], &shared.dz[row][o * 16], OUT_STRIDE);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                TensorCore<T>::multiply(sums[0], a[i], low[i]);
+                TensorCore<T>::multiply(sums[1], a[i], high[i]);
+                TensorCore<T>::multiply(of_bias[0], ones, low[i]);
+                TensorCore<T>::multiply(of_bias[1], ones, high[i]);
             }
         }
 #pragma unroll
@@ -108,9 +114,10 @@ struct BiasTile {
 
     __device__ void find(OneLaunchShared& shared, int step, float (&sums)[1][4]) const {
         if constexpr (HIDDEN > 0) {
-            add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
+            add_columns<UNIT_STRIDE, UNIT_CHUNK>(
+                step, shared.dh_full, own_dh(shared, step) + 2 * number * UNIT_CHUNK, sums[0]);
         } else {
-            add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
+            add_columns<OUT_STRIDE>(step, shared.dz_full, &shared.dz[0][number * 16], sums[0]);
         }
     }
 
@@ -126,6 +133,21 @@ struct BiasTile {
         run.update(biases[i + 8], slot_of, sums[0][2], now);
     }
 };
+
+// Sends the gradients of this block's units to the blocks that multiply by the other features.
+// Where the next sums but one leave from the place of the next ones, these have been received.
+__device__ inline void send_unit_gradients(OneLaunchShared& shared, int step, bool has_next) {
+    DividedPart& own = divided(shared);
+    if (SENT_SLOTS == 1 && has_next)
+        wait(own.sums_full[(step + 1) % SUM_SLOTS], (step + 1) / SUM_SLOTS);
+    auto& sent = own.dh[step % 2][own_part()];
+    Barrier& full = own.dh_full[step % 2];
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) mbarrier_expect(&full, (FEATURE_PARTS - 1) * sizeof sent);
+    if (lane == 0 || lane >= FEATURE_PARTS) return;
+    const unsigned rank = own_rank() - own_part() + (own_part() + lane) % FEATURE_PARTS;
+    copy_to_block(place_in(rank, &sent), &sent, sizeof sent, place_in(rank, &full));
+}
 
 // f(tile) for each that falls to this warp.
 template <class Tile, class F>
@@ -201,6 +223,12 @@ __device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun
                 mbarrier_expect(&shared.losses_full[step.index % 2], ROWS * sizeof(RowLoss));
         }
         arrive_warp(shared.outputs_ready);
+        if constexpr (DIVIDED) {
+            if (warp == 1) {
+                wait(shared.dh_full[0], step.index);
+                send_unit_gradients(shared, step.index, !step.is_last_of_epoch());
+            }
+        }
         if (AHEAD) {  // the next step's outputs do not wait for its biases
             update_tiles<BiasTile>(shared, run, rules.now, step.index, warp);
             wait(shared.dh_full[0], step.index);  // of a warp without biases, too

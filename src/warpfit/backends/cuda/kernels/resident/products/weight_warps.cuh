@@ -5,6 +5,7 @@
 #pragma once
 
 #include "resident/exchange/replicas.cuh"
+#include "resident/products/divided_weights.cuh"
 #include "resident/update/adaptive_weights.cuh"
 
 // Where a weight warp stands in the ring of x.
@@ -197,7 +198,7 @@ __device__ inline void train_own_part(OneLaunchShared& shared, const OneLaunchRu
     if (MOMENTUM) own.read(own.velocities, layer.w_slots[0], run.scale);
     Weights gradients;
     Weights::Fragments b;
-    const Part units = own_units(), features = own_features();
+    const Part units = held_units(), features = held_features();
     gradients.read(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count,
                    run.scale);
     // As they would come from the replicas, so that where a run is cut changes no bit.
@@ -224,7 +225,7 @@ __device__ inline void train_own_part(OneLaunchShared& shared, const OneLaunchRu
 // All of them.
 __device__ inline void train_alone(OneLaunchShared& shared, const OneLaunchRun& run,
                                    const LayerArrays& layer) {
-    const Part units = own_units(), features = own_features();
+    const Part units = held_units(), features = held_features();
     const int64 own = first_weight(features, units);
     Weights weights, velocities;
     weights.read(layer.w + own, ALL_UNITS, units.count, features.count, run.scale);
@@ -252,6 +253,11 @@ __device__ inline void train_alone(OneLaunchShared& shared, const OneLaunchRun& 
 
 __device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
                                      const LayerArrays& layer) {
+#if __CUDA_ARCH__ == 900
+    if constexpr (DIVIDED) return train_divided<Weights>(shared, run, layer);
+#else
+    static_assert(!DIVIDED, "wgmma is Hopper's alone");
+#endif
     if constexpr (ADAPTIVE) {
         train_adaptively<NEAR_TILES>(shared, run, run.rules, layer);
     } else if constexpr (REPLICAS > 1) {

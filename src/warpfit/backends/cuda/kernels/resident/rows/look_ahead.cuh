@@ -16,44 +16,47 @@
 
 #include "resident/rows/row_warps.cuh"
 
+// Where a row of the Gram matrix takes many registers, it comes when the outputs have gone.
+constexpr bool READS_GRAM_LATE = ROW_TILES > 4;
+
 // What a warp holds of its tile of the next batch.
 struct TileAhead {
     float z[UNIT_TILES][2][4];  // of its hidden units
-    unsigned gram[ROW_TILES][4];
+    FragmentWords gram[ROW_TILES];
     float gram_scale;
+    float bias[UNIT_TILES][2][2];  // of its hidden units
 
     // The tile's rows of the Gram matrix of a batch and the one before, as A fragments.
     __device__ void read_gram(const OneLaunchRun& run, int step, int r) {
 #pragma unroll
-        for (int i = 0; i < 2 * ROW_TILES; ++i) {
-            const int other = i / 2, below = i % 2;
-            const int64 row = (static_cast<int64>(step) * ROW_TILES + r) * 2 + below;
-            const RowWords own = run.gram[(row * ROW_TILES + other) * 32 + threadIdx.x % 32];
-            gram[other][below] = own.words[0];
-            gram[other][2 + below] = own.words[1];
+        for (int other = 0; other < ROW_TILES; ++other) {
+            const int64 place = (static_cast<int64>(step) * ROW_TILES + r) * ROW_TILES + other;
+            gram[other] = run.gram[place * 32 + threadIdx.x % 32];
         }
         gram_scale = run.gram_scales[step];
     }
 
-    // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
-    __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run,
-                              const Forecast& forecast, int step, int r) {
-        const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
-        float bias[UNIT_TILES][2][2];
+    // Biases as `forecast` has them: before this warp's gradients are there, as these change them.
+    __device__ void read_biases(const OneLaunchShared& shared, const OneLaunchRun& run,
+                                const Forecast& forecast) {
 #pragma unroll
         for (int i = 0; i < 4 * UNIT_TILES; ++i) {
             const int unit = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
             bias[i / 4][i / 2 % 2][i % 2] =
                 forecast.value(shared.bias[unit], shared.bias_slots[0][unit]) * run.unscale;
         }
-        wait(shared.sums_full[place % SUM_BARRIERS], place / SUM_BARRIERS);
+    }
+
+    // The sums of a tile that the weight warps have multiplied, with these biases.
+    __device__ void take_sums(OneLaunchShared& shared, int step, int r) {
+        await_sums(shared, step, r);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
-            add_sums(shared, slot, u, z[u]);
+            ::take_sums(shared, step, r, u, z[u]);
 #pragma unroll
             for (int i = 0; i < 8; ++i) z[u][i / 4][i % 4] += bias[u][i / 4][i % 2];
         }
-        if (SUM_SLOTS < SUM_PLACES) arrive_warp(shared.sums_empty[slot]);
+        release_sums(shared, step, r);
     }
 
     // Adds what the gradient of batch `step` adds to the sums of the next.
@@ -66,9 +69,11 @@ struct TileAhead {
 #pragma unroll
             for (int other = 0; other < ROW_TILES; ++other) {
                 unsigned low[2], high[2];
-                load_b_pair_transposed(low, high, &shared.dh[other * 16][u * 16], UNIT_STRIDE);
-                TensorCore<T>::multiply(sums[other % 2][0], gram[other], low);
-                TensorCore<T>::multiply(sums[other % 2][1], gram[other], high);
+                load_b_pair_transposed(
+                    low, high, own_dh(shared, step) + other * 16 * UNIT_STRIDE + 2 * u * UNIT_CHUNK,
+                    UNIT_STRIDE, UNIT_CHUNK);
+                TensorCore<T>::multiply(sums[other % 2][0], gram[other].words, low);
+                TensorCore<T>::multiply(sums[other % 2][1], gram[other].words, high);
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i)
@@ -96,7 +101,7 @@ struct TileAhead {
             TensorCore<T>::multiply(outputs[2 * o + 1], a[u], high);
         }
 #pragma unroll
-        for (int u = 0; u < UNIT_TILES; ++u) store_units(shared.h, r, u, a[u]);
+        for (int u = 0; u < UNIT_TILES; ++u) store_units(shared.h[0], r, u, a[u]);
     }
 };
 
@@ -123,14 +128,15 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         const int index = step.index;
         if (step.is_first_of_epoch()) {
             wait(shared.biases_ready, index + 1);
-            tile.take_sums(shared, run, Forecast{1, 0, 0}, index, r);
+            tile.read_biases(shared, run, Forecast{1, 0, 0});
+            tile.take_sums(shared, index, r);
         }
         unsigned derivatives[UNIT_TILES][4];
         Outputs outputs;
         tile.find_outputs(shared, run, index, r, derivatives, outputs);
         begin_tile(shared, run, index, numbers.count, numbers.factor, r, outputs);
         const bool has_next = !step.is_last_of_epoch();
-        if (has_next) tile.read_gram(run, index + 1, r);
+        if (has_next && !READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.biases_ready, index + 1);
         if (CLUSTER > 1 && is_own(r))
             finish_rows(shared, run, index, numbers.count, numbers.factor, r);
@@ -138,10 +144,13 @@ __device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& r
         step.advance();
         rates.advance(step);
         numbers = StepNumbers(run, step, rate_of(rates.now));
-        if (has_next) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        if (has_next) tile.read_biases(shared, run, last.forecast);
+        if (has_next && !DIVIDED) tile.take_sums(shared, index + 1, r);
+        if (has_next && READS_GRAM_LATE) tile.read_gram(run, index + 1, r);
         wait(shared.dh_empty, index + 1);
         find_unit_gradients(shared, index, r,
                             [&](int u, int part) { return derivatives[u][part]; });
+        if (has_next && DIVIDED) tile.take_sums(shared, index + 1, r);
         if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
         if (ROWS_READ_DH) arrive_warp(shared.dh_empty);
     }

@@ -8,6 +8,30 @@
 #include "ops/activation/activation.cuh"
 #include "resident/layout/trained_block.cuh"
 
+// The product of tile r of x with tile u of units, added up over parts of the features.
+__device__ inline void add_divided_sums(OneLaunchShared& shared, int step, int r, int u,
+                                        float (&z)[2][4]) {
+    const auto& parts = divided(shared).sums[step % SUM_SLOTS];
+    unsigned upper[FEATURE_PARTS][4], lower[FEATURE_PARTS][2] = {};
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int part = 0; part < FEATURE_PARTS; ++part)
+        load_a(upper[part], parts[part][u].upper[0][r * 16], UNIT_STRIDE, UNIT_CHUNK);
+#pragma unroll
+    for (int part = 0; part + 1 < FEATURE_PARTS; part += 2) {
+        ldmatrix_x4(lower[part][0], lower[part][1], lower[part + 1][0], lower[part + 1][1],
+                    parts[part + lane / 16][u].lower[r * 16 + lane % 16]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        float& sum = z[i / 4][i % 4];
+        sum = 0;
+#pragma unroll
+        for (int part = 0; part < FEATURE_PARTS; ++part)
+            sum += widened(upper[part][i / 2], lower[part][i / 2 % 2], i % 2, i / 4);
+    }
+}
+
 // The product of a tile of x with tile u of units, added up over the groups of weight warps.
 __device__ inline void add_sums(const OneLaunchShared& shared, int slot, int u, float (&z)[2][4]) {
     const int lane = threadIdx.x % 32;
@@ -24,6 +48,32 @@ __device__ inline void add_sums(const OneLaunchShared& shared, int slot, int u, 
         z[half][2] = sum.z;
         z[half][3] = sum.w;
     }
+}
+
+// Sums of tile r of a step's rows: until they are there, those with tile u of units, and when all
+// have been taken.
+__device__ inline void await_sums(OneLaunchShared& shared, int step, int r) {
+    if constexpr (DIVIDED) {
+        wait(divided(shared).sums_full[step % SUM_SLOTS], step / SUM_SLOTS);
+    } else {
+        const unsigned place = place_of_sums(step, r);
+        wait(shared.sums_full[place % SUM_BARRIERS], place / SUM_BARRIERS);
+    }
+}
+
+__device__ inline void take_sums(OneLaunchShared& shared, int step, int r, int u,
+                                 float (&z)[2][4]) {
+    if constexpr (DIVIDED) {
+        add_divided_sums(shared, step, r, u, z);
+    } else {
+        add_sums(shared, place_of_sums(step, r) % SUM_SLOTS, u, z);
+    }
+}
+
+__device__ inline void release_sums(OneLaunchShared& shared, int step, int r) {
+    // Where each place has a slot, it is free again when the gradients of its last tile have come.
+    if (SUM_SLOTS < SUM_PLACES && !DIVIDED)
+        arrive_warp(shared.sums_empty[place_of_sums(step, r) % SUM_SLOTS]);
 }
 
 // What tile u of units has of the hidden biases and of the output layer, of a step.
@@ -73,13 +123,13 @@ __device__ inline void activate_units(const OneLaunchRun& run, int u, const floa
 }
 
 // The two units of tile (r, u) that are in word `part` of this lane's fragment.
-__device__ inline unsigned& word_of(T (&rows)[HIDDEN_ROWS][UNIT_STRIDE], int r, int u, int part) {
+__device__ inline unsigned& word_of(T* rows, int r, int u, int part) {
     const int lane = threadIdx.x % 32, row = r * 16 + lane / 4 + part % 2 * 8;
-    return *reinterpret_cast<unsigned*>(&rows[row][u * 16 + part / 2 * 8 + lane % 4 * 2]);
+    return *reinterpret_cast<unsigned*>(
+        &rows[row * UNIT_STRIDE + (u * 2 + part / 2) * UNIT_CHUNK + lane % 4 * 2]);
 }
 
-__device__ inline void store_units(T (&rows)[HIDDEN_ROWS][UNIT_STRIDE], int r, int u,
-                                   const unsigned (&words)[4]) {
+__device__ inline void store_units(T* rows, int r, int u, const unsigned (&words)[4]) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) word_of(rows, r, u, part) = words[part];
 }
@@ -87,7 +137,6 @@ __device__ inline void store_units(T (&rows)[HIDDEN_ROWS][UNIT_STRIDE], int r, i
 // The outputs of tile r, as far as this block's units or features make them up, without the bias.
 __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step,
                                     int r, Outputs& z) {
-    const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
     wait(shared.outputs_ready, step + 1);
     if constexpr (HIDDEN > 0) {
 #pragma unroll
@@ -97,12 +146,12 @@ __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun&
             float sums[2][4];
             unsigned a[4], derivatives[4];
             const UnitTile tile(shared, run, step, u);
-            if (u == 0) wait(shared.sums_full[slot], place / SUM_SLOTS);
-            add_sums(shared, slot, u, sums);
+            if (u == 0) await_sums(shared, step, r);
+            take_sums(shared, step, r, u, sums);
             tile.add_biases(sums);
             activate_units(run, u, sums, a, derivatives);
-            store_units(shared.h, r, u, a);
-            store_units(shared.dh, r, u, derivatives);
+            store_units(shared.h[0], r, u, a);
+            store_units(shared.dh[0], r, u, derivatives);
 #pragma unroll
             for (int o = 0; o < OUT_TILES; ++o) {
                 TensorCore<T>::multiply(z[2 * o], a, tile.low[o]);
@@ -110,16 +159,16 @@ __device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun&
             }
         }
     } else {
-        wait(shared.sums_full[slot], place / SUM_SLOTS);
+        await_sums(shared, step, r);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
             float sums[2][4];
-            add_sums(shared, slot, u, sums);
+            take_sums(shared, step, r, u, sums);
 #pragma unroll
             for (int i = 0; i < 8; ++i) z[2 * u + i / 4][i % 4] = sums[i / 4][i % 4];
         }
     }
-    if (SUM_SLOTS < ROW_TILES) arrive_warp(shared.sums_empty[slot]);
+    release_sums(shared, step, r);
 }
 
 // Of the rows in z that are the upper or the lower ones, `row` being this lane's: adds the bias,
@@ -329,10 +378,11 @@ __device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, in
         for (int part = 0; part < 4; ++part) {
             const float2 derivative = unpacked<T>(derivatives(u, part));
             const float* pair = &sums[part / 2][part % 2 * 2];
-            word_of(shared.dh, r, u, part) =
+            word_of(own_dh(shared, step), r, u, part) =
                 packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
         }
     }
+    if constexpr (DIVIDED) fence_async();  // an output warp sends them
     arrive_warp(shared.dh_full[r / HIDDEN_GROUP]);
 }
 
@@ -356,7 +406,7 @@ __device__ inline void pass_tiles(OneLaunchShared& shared, const OneLaunchRun& r
             const int last = r - 2 * ROW_WARPS;
             if (HIDDEN && last >= 0) {
                 find_unit_gradients(shared, step.index, last, [&](int u, int part) {
-                    return word_of(shared.dh, last, u, part);
+                    return word_of(shared.dh[0], last, u, part);
                 });
             }
         }

@@ -29,7 +29,7 @@ struct AdaptiveWeights {
     __device__ explicit AdaptiveWeights(OneLaunchShared& shared) : shared(shared) {}
 
     __device__ void read(const LayerArrays& layer) {
-        const Part units = own_units(), features = own_features();
+        const Part units = held_units(), features = held_features();
         weights.read(layer.w + first_weight(features, units), ALL_UNITS, units.count,
                      features.count, 1);
         each_slot(layer, [](float& number, const float* place) {
@@ -38,7 +38,7 @@ struct AdaptiveWeights {
     }
 
     __device__ void write(const LayerArrays& layer) {
-        const Part units = own_units(), features = own_features();
+        const Part units = held_units(), features = held_features();
         weights.write(layer.w + first_weight(features, units), ALL_UNITS, units.count,
                       features.count, 1);
         each_slot(layer, [](float number, float* place) {
@@ -99,16 +99,10 @@ struct AdaptiveWeights {
         store(u, j, numbers);
     }
 
-    // A number with the one that follows it.
-    template <class Number>
-    __device__ static Number (&pair_of(Number& first))[2] {
-        return reinterpret_cast<Number(&)[2]>(first);
-    }
-
     // f(number, its place in memory, or null where it pads a tile) for all optimizer state.
     template <class F>
     __device__ void each_slot(const LayerArrays& layer, F f) {
-        const Part units = own_units(), features = own_features();
+        const Part units = held_units(), features = held_features();
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;

@@ -60,6 +60,12 @@ __device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES]
     }
 }
 
+// A number with the one that follows it, for the above.
+template <class Number>
+__device__ inline Number (&pair_of(Number& first))[2] {
+    return reinterpret_cast<Number(&)[2]>(first);
+}
+
 // Of a parameter whose slots lie anywhere: slot(i) is the i-th.
 template <class Slot>
 __device__ inline void update_in_place(float& w, Slot slot, float sum, float unscale,

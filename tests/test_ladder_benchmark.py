@@ -19,11 +19,15 @@ import pytest
 
 from emulator.runtime import EmulatedRuntime
 from support.training import blobs
-from warpfit.apps.ladder import PEERS, climb, peers
-from warpfit.apps.ladder.peers import Measured, Peer, run_peers
+from warpfit.apps.ladder import RUNGS, Record, Result, climb
 from warpfit.apps.ladder.task import Task
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import ladder_peers
+from ladder_peers import PEERS, Measured, Peer, beside, run_peers
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # A worker whose programs do what their names say.
 WORKER = """
@@ -61,7 +65,7 @@ def outcomes(
 ) -> dict[str, Measured | str]:
     kind = PEERS["numpy-by-hand"]
     chosen = [replace(kind, name=name, seconds=seconds) for name in names]
-    found = run_peers(chosen, small_task(), "cpu", 3, "float16", deadline, lambda peer: None)
+    found = run_peers(chosen, small_task(), "cpu", 3, deadline, lambda peer: None)
     return {peer.name: outcome for peer, outcome in found}
 
 
@@ -72,7 +76,7 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     path = tmp_path / "worker.py"
     path.write_text(WORKER, encoding="utf-8")
-    monkeypatch.setattr(peers, "worker_path", lambda: path)
+    monkeypatch.setattr(ladder_peers, "WORKER", path)
     monkeypatch.setenv("CHILD", str(tmp_path / "child"))
     return tmp_path / "child"
 
@@ -103,43 +107,61 @@ def test_nothing_is_started_when_the_time_is_over(fake_worker: Path) -> None:
     }
 
 
-def test_outside_of_a_checkout_peers_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peers, "worker_path", lambda: tmp_path / "missing.py")
-    assert "checkout" in str(outcomes(["numpy-by-hand"])["numpy-by-hand"])
+def with_peers(task: Task, names: list[str], *, epochs: int = 4) -> Result:
+    """Return what a climb of NumPy's rung alone finds, and peers beside it."""
+    own = climb(device="cpu", data=(task.x, task.y), rungs=["numpy"], epochs=epochs)
+    told: list[Record] = []
+    chosen = [PEERS[name] for name in names]
+    found = beside(own, task, chosen, 1e12, lambda step: None, told.append)
+    assert list(found)[1:] == told
+    return found
 
 
 def test_what_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    (record,) = climb(device="cpu", data=blobs(50), rungs=["jax-scan"])
+    monkeypatch.setattr(ladder_peers, "find_spec", lambda name: None)
+    _, record = with_peers(small_task(), ["jax-scan"])
     assert (record.ran, record.reason) == (False, "JAX is not installed")
 
 
 def test_a_peer_stands_beside_the_ladder(fake_worker: Path) -> None:
-    numpy, peer = climb(device="cpu", data=blobs(500, 12), rungs=["numpy", "numpy-by-hand"])
+    x, y = blobs(500, 12)
+    numpy, peer = with_peers(Task((12, 16, 4), 64, 0.5, x, y), ["numpy-by-hand"])
     assert (peer.is_peer, peer.epochs, peer.steps, peer.is_scaled) == (True, 4, 4, True)
     assert peer.ms_per_epoch == 2.25e3 * 8 / 4  # the median of the later half, of 8 steps
     assert peer.gain_over_first == (numpy.ms_per_epoch or 0) / peer.ms_per_epoch
     assert peer.gain is None
 
 
+def test_the_page_says_of_every_peer_what_the_benchmark_says() -> None:
+    page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
+    for peer in PEERS.values():
+        assert f"| `{peer.name}` | {peer.changes} | " in page
+
+
+def test_every_row_of_the_report_has_a_counterpart() -> None:
+    page = (ROOT / "docs" / "ladder.md").read_text(encoding="utf-8")
+    rows = page.partition("| row of the report |")[2].partition("\n\n")[0].splitlines()[2:]
+    names = {rung.name for rung in RUNGS} | set(PEERS)
+    assert len(rows) == 9
+    for row in rows:
+        assert names & set(row.partition(" ms | ")[2].split("`")), row
+
+
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The worker's module."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(sys, "path", [*sys.path])  # it adds to this
     return import_module("peers.ladder_worker")
 
 
 def test_every_peer_has_its_program(worker: Any) -> None:
     assert list(worker.PROGRAMS) == list(PEERS)
-    assert worker.MARK == peers.MARK
+    assert worker.MARK == ladder_peers.MARK
 
 
 def test_the_loop_by_hand_learns_in_a_process_of_its_own() -> None:
     x, y = blobs(320, 12, 4)
-    (record,) = climb(device="cpu", data=(x, y), lr=0.5, epochs=30, rungs=["numpy-by-hand"])
+    _, record = with_peers(Task((12, 16, 4), 64, 0.5, x, y), ["numpy-by-hand"], epochs=30)
     assert record.reason == ""
     assert (record.epochs, record.steps) == (30, 5)
     assert record.loss is not None

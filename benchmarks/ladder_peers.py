@@ -1,8 +1,7 @@
 """Programs of others beside the ladder, each library in a process of its own.
 
-Their code lives in ``benchmarks/peers``, so they run in a checkout only. A process tells of one
-program after the other (`benchmarks/peers/ladder_worker.py`). One that fails, or takes longer than
-it may, is ended; the programs that were to come after it get a new process.
+A process tells of one program after the other (`peers/ladder_worker.py`). One that fails, or takes
+longer than it may, is ended; the programs that were to come after it get a new process.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +26,8 @@ from typing import Any
 import numpy as np
 
 import warpfit
-from warpfit.apps.ladder.results import Step
+from warpfit.apps.ladder.climbing import later_half
+from warpfit.apps.ladder.results import Record, Result, Step
 from warpfit.apps.ladder.task import Task
 
 # How a line begins with which a worker tells something.
@@ -150,9 +150,45 @@ class Measured:
     accuracy: float | None
 
 
-def worker_path() -> Path:
-    """Return where the worker is in a checkout."""
-    return Path(warpfit.__file__).resolve().parents[2] / "benchmarks" / "peers" / "ladder_worker.py"
+WORKER = Path(__file__).with_name("peers") / "ladder_worker.py"
+
+
+def beside(
+    result: Result,
+    task: Task,
+    peers: Sequence[Peer],
+    deadline: float,
+    on_start: Callable[[Step], None],
+    on_rung: Callable[[Record], None],
+) -> Result:
+    """Return a climb's result with the records of peers that train the same task."""
+    first = next((record.ms_per_epoch for record in result if record.ran), None)
+    records = list(result)
+    for peer, found in run_peers(peers, task, result.device, result.epochs, deadline, on_start):
+        record = Record(peer.name, peer.title, peer.changes, peer.saves, peer.if_little, True)
+        if isinstance(found, Measured):
+            record = _filled(record, found, task.steps, first)
+        else:
+            record = replace(record, reason=found)
+        records.append(record)
+        on_rung(record)
+    return replace(result, records=records)
+
+
+def _filled(record: Record, found: Measured, steps: int, first: float | None) -> Record:
+    ms_per_epoch = later_half(found.seconds) * 1e3 * steps / found.steps
+    return replace(
+        record,
+        ms_per_epoch=ms_per_epoch,
+        seconds=sum(found.seconds),
+        first_call=found.first_call,
+        epochs=1 + len(found.seconds),  # the first call has trained one
+        steps=found.steps,
+        is_scaled=found.steps < steps - 1,  # some leave the short last batch out
+        loss=found.loss,
+        accuracy=found.accuracy,
+        gain_over_first=first / ms_per_epoch if first and ms_per_epoch else None,
+    )
 
 
 def run_peers(
@@ -160,7 +196,6 @@ def run_peers(
     task: Task,
     device: str,
     epochs: int,
-    precision: str,
     deadline: float,
     on_start: Callable[[Peer], None],
 ) -> Iterator[tuple[Peer, Measured | str]]:
@@ -171,21 +206,19 @@ def run_peers(
     if not peers:
         return
     with tempfile.TemporaryDirectory(prefix="warpfit-ladder-") as folder:
-        _store(task, device, epochs, precision, Path(folder))
+        _store(task, device, epochs, Path(folder))
         for library, group in groupby(peers, key=lambda peer: peer.library):
             yield from _of_library(library, list(group), device, Path(folder), deadline, on_start)
 
 
 def _obstacle(peer: Peer, device: str) -> str:
     """Return why a peer cannot run, as far as is known without trying."""
-    if not worker_path().exists():
-        return "peers run in a checkout only, whose benchmarks/peers has their code"
     if find_spec(peer.library) is None:
         return f"{_PACKAGES[peer.library]} is not installed"
     return "it needs a CUDA device" if peer.needs_gpu and device == "cpu" else ""
 
 
-def _store(task: Task, device: str, epochs: int, precision: str, folder: Path) -> None:
+def _store(task: Task, device: str, epochs: int, folder: Path) -> None:
     """Write for workers what they train."""
     np.save(folder / "x.npy", task.x)
     np.save(folder / "y.npy", task.y)
@@ -196,7 +229,6 @@ def _store(task: Task, device: str, epochs: int, precision: str, folder: Path) -
         "seed": task.seed,
         "device": device,
         "epochs": epochs,
-        "precision": precision,
         "seconds": EPOCH_SECONDS,
     }
     (folder / "task.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -247,7 +279,7 @@ class _Worker:
             filter(None, (sources, os.environ.get("PYTHONPATH")))
         )
         self._process = subprocess.Popen(
-            [sys.executable, str(worker_path()), str(folder), library, *names],
+            [sys.executable, str(WORKER), str(folder), library, *names],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
