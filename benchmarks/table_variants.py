@@ -17,7 +17,7 @@ from warpfit.tabular import estimator, launched, training
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.preprocessing import Preprocessor
 
-__all__ = ["bag", "constant_rate", "network", "without_embeddings"]
+__all__ = ["bag", "constant_rate", "network", "repeated", "without_embeddings"]
 
 # The mean of RealMLP's schedule, as a share of its largest rate.
 MEAN_RATE = 0.494
@@ -36,6 +36,26 @@ def network(method: str = "realmlp", **settings: Any) -> Callable[..., Any]:
         return model.fit(split.x, split.y, X_val=split.x_val, y_val=split.y_val)
 
     return fit
+
+
+class _Apart:
+    """An estimator whose networks predict one by one."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def predict_ensemble(self, x: Any) -> Any:
+        own = self.estimator
+        cells = own.preprocessor_.cells(own._frame(x, reset=False))
+        return np.stack([own._predicted_by(member, cells) for member in own.members_])
+
+    predict_proba_ensemble = predict_ensemble
+
+
+def repeated(count: int, method: str = "realmlp") -> Callable[..., Any]:
+    """Return what fits networks with other seeds to a split, each of which predicts alone."""
+    fit = network(method, n_ensemble=count)
+    return lambda *rest: _Apart(fit(*rest))
 
 
 def bag(n_folds: int) -> Callable[..., Any]:

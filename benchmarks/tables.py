@@ -49,8 +49,10 @@ from table_data import TABLES, missing_package, split
 # A network of ours, and the same method's of another maker.
 PAIRS = {
     "warpfit realmlp": "pytabkit realmlp at once",
+    "warpfit realmlp four times": "pytabkit realmlp at once",
     "warpfit realmlp cpu": "pytabkit realmlp cpu",
     "warpfit tabm": "pytabkit tabm",
+    "warpfit tabm four times": "pytabkit tabm",
 }
 # A network of ours, and what it is without one of its parts, or in another precision.
 WHOLE = "warpfit realmlp"
@@ -81,20 +83,22 @@ def measured(
             "wall_s": (perf_counter() - wall) / len(splits),
             "cpu_s": (process_time() - cpu) / len(splits),
         }
-        found += [{**times, **each} for each in scores_of(model, splits)]
+        found += [{**times, **each} for each in scores_of(model, splits, program.networks)]
     return {each: [one[each] for one in found] for each in found[0]}
 
 
-def scores_of(model: Any, splits: Sequence[Any]) -> list[dict[str, float]]:
-    """Return how good the predictions of a model, or of its network for each of several splits, are
-    for the rows to score on.
+def scores_of(model: Any, splits: Sequence[Any], networks: int = 1) -> list[dict[str, float]]:
+    """Return how good the predictions of a model for the rows to score on are, or those of its
+    networks for each of several splits; of several networks of a split, the mean.
     """
-    rows = splits[0]
+    rows, count = splits[0], len(splits) * networks
     method = "predict_proba" if rows.num_classes else "predict"
-    predict = getattr(model, method if len(splits) == 1 else f"{method}_ensemble")
+    predict = getattr(model, method if count == 1 else f"{method}_ensemble")
     predicted = np.asarray(predict(rows.x_test), np.float64)
-    each = predicted[None] if len(splits) == 1 else predicted
-    return [(_of_classes if rows.num_classes else _of_numbers)(one, rows) for one in each]
+    each = predicted[None] if count == 1 else predicted
+    found = [(_of_classes if rows.num_classes else _of_numbers)(one, rows) for one in each]
+    parts = [found[first : first + networks] for first in range(0, count, networks)]
+    return [{name: mean(one[name] for one in part) for name in part[0]} for part in parts]
 
 
 def _of_classes(chances: Any, rows: Any) -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kernel_variants.runs import launched, network_of
 from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
-from warpfit.backends.cuda.resident_variants import launched, network_of
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_BLOCK, IN_CLUSTER, IN_MEMORY, LOAD = 100.0, 200.0, 1000.0, 500.0

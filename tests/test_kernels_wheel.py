@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel_variants import variants_of
 from warpfit.backends.cuda import jit, machine_code
-from warpfit.backends.cuda.table_networks import variants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
@@ -38,7 +38,7 @@ def test_it_has_operations_and_usual_networks(arch: str) -> None:
 def test_it_has_what_fits_to_tables_ask_for(arch: str, has_some: bool) -> None:
     found = set(kernels_wheel.usual_tables(arch))
     assert bool(found) == has_some
-    of_magic, *_ = (defines for name, defines in variants() if name == "table_networks")
+    of_magic, *_ = (defines for _, defines in variants_of("table_networks"))
     assert (("table_networks", tuple(of_magic.items())) in found) == has_some
 
 

@@ -133,6 +133,29 @@ def test_networks_trained_at_once_are_scored_one_by_one(monkeypatch: pytest.Monk
     assert len(found["wall_s"]) == 3
 
 
+def test_networks_of_a_split_count_by_their_mean_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(split: Any, seed: int, epochs: int | None) -> Any:
+        return Constant([100.0 + seed, 200.0])
+
+    monkeypatch.setitem(PROGRAMS, "constants", Program(fit, networks=2))
+    found = tables.measured("constants", "diabetes", 2, 60.0, None)
+    y = table_data.split("diabetes", 0).y_test
+    errors = {number: float(np.sqrt(np.mean((number - y) ** 2))) for number in (100, 101, 200)}
+    expected = [(errors[number] + errors[200]) / 2 for number in (100, 101)]
+    assert found["rmse"] == pytest.approx(expected)
+
+
+def test_a_fit_with_other_seeds_has_the_network_that_one_has_alone() -> None:
+    rows = table_data.split("diabetes", 0)
+    alone, several = (
+        PROGRAMS[f"warpfit realmlp{times}"].fit(rows, 3, 2) for times in ("", " four times")
+    )
+    first, *others = several.predict_ensemble(rows.x_test)
+    assert np.array_equal(first, alone.predict(rows.x_test))
+    assert len(others) == 3
+    assert not any(np.array_equal(first, other) for other in others)
+
+
 @pytest.mark.parametrize("name", ["warpfit realmlp no embeddings", "warpfit realmlp constant rate"])
 def test_a_variant_lacks_its_part_and_nothing_stays_of_that(name: str) -> None:
     rows = table_data.split("diabetes", 0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from table_variants import bag, constant_rate, network, without_embeddings
+from table_variants import bag, constant_rate, network, repeated, without_embeddings
 from warpfit.backends.cuda.runtime import why_unavailable
 
 __all__ = ["PROGRAMS", "Program", "missing"]
@@ -33,20 +33,23 @@ class Program:
     Attributes
     ----------
     fit : function
-        Of one split; of several at once, from a list of splits to a model whose ``..._ensemble``
-        methods return what each network predicts.
+        Of one split; of several at once, from a list of splits to a model. If it trains several
+        networks, the model's ``..._ensemble`` methods return what each of them predicts.
     package : str
         That it needs.
     needs_gpu : bool
         Whether it takes one.
     is_at_once : bool
         Whether it is fitted to all splits in one call.
+    networks : int
+        That it trains for each split, whose mean score counts.
     """
 
     fit: Callable[..., Any]
     package: str = "warpfit"
     needs_gpu: bool = False
     is_at_once: bool = False
+    networks: int = 1
 
 
 def _cores() -> int:
@@ -135,6 +138,8 @@ PROGRAMS = {
     "warpfit realmlp cpu": Program(network(device="cpu")),
     "warpfit realmlp bag of 8": Program(bag(8)),
     "warpfit tabm": Program(network("tabm")),
+    "warpfit realmlp four times": Program(repeated(4), networks=4),
+    "warpfit tabm four times": Program(repeated(4, "tabm"), networks=4),
     "warpfit realmlp bfloat16": Program(network(precision="bfloat16"), needs_gpu=True),
     "warpfit realmlp float32": Program(network(precision="float32"), needs_gpu=True),
     "warpfit realmlp no embeddings": Program(without_embeddings),

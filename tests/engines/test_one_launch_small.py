@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
+from kernel_variants.runs import ADAM, network_of
 from support.one_launch import (
     ADAPTIVE,
     LIONS,
@@ -23,7 +24,6 @@ from support.one_launch import (
 from support.training import assert_same_weights, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda.cards import CARDS
-from warpfit.backends.cuda.resident_variants import ADAM, network_of
 from warpfit.engines import launch_plan
 
 pytestmark = [pytest.mark.in_turns(6)]
@@ -37,8 +37,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 class Case(NamedTuple):
-    """A network, how it is trained, and by how many blocks of how many
-    groups of four warps."""
+    """A network, how it is trained, and by how many blocks of how many groups of four warps."""
 
     sizes: tuple[int, ...]
     batch_size: int

@@ -107,6 +107,7 @@ PLAIN = Case(Columns(0, 5), (16, 16), "selu", 2, batch=16)
 MANY = Case(Columns(2), (16,), "selu", 40, batch=16)
 # With more tiles of inputs than there are warps, and an odd number of them.
 BROAD = Case(Columns(2, 250, (5,)), (24,) * 4, "selu", 2, batch=16)
+DEEP = Case(Columns(3), (40,) * 5, "selu", 2, batch=12)
 CASES = {
     "classes": CLASSES,
     "numbers": NUMBERS,
@@ -126,6 +127,11 @@ def assert_steps_are_those_of_the_reference(case: Case, run: Launched, rtol: flo
 @pytest.mark.parametrize("name", CASES)
 def test_steps_are_those_of_the_reference(cuda: str, name: str) -> None:
     assert_steps_are_those_of_the_reference(CASES[name], CASES[name].run(cuda), 5e-3)
+
+
+@pytest.mark.parametrize("row_tiles", [1, 2])
+def test_dropout_of_five_layers_is_in_one_word_or_two(cuda: str, row_tiles: int) -> None:
+    assert_steps_are_those_of_the_reference(DEEP, DEEP.run(cuda, row_tiles=row_tiles), 1e-2)
 
 
 @pytest.mark.parametrize("name", ["classes", "numbers"])
@@ -324,8 +330,8 @@ def test_what_is_in_the_way() -> None:
     assert "layers of 1 to 256 units, got (12, 257, 2)" in obstacle(broad, loss)
     assert "bytes of shared memory" in obstacle(RealMLP(Columns(600), 2, "selu"), loss)
     assert "at most 128 outputs, got 129" in obstacle(RealMLP(columns, 129, "selu"), loss)
-    deep = RealMLP(columns, 2, "selu", hidden=(8,) * 5)
-    assert "at most 4 hidden layers, got 5" in obstacle(deep, loss)
+    deep = RealMLP(columns, 2, "selu", hidden=(8,) * 9)
+    assert "at most 8 hidden layers, got 9" in obstacle(deep, loss)
 
 
 @pytest.fixture

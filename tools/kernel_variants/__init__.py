@@ -7,12 +7,9 @@ defines that it asks for where they are few, else with a choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
-from kernel_variants import arrays, convolutions, layers, products
-from warpfit.backends import cuda
+from kernel_variants import arrays, convolutions, layers, products, runs
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
@@ -33,21 +30,12 @@ def texts(defines: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _found() -> dict[str, Callable[[], Iterable[tuple[str, dict[str, Any]]]]]:
-    found = {
-        name.removeprefix("of_"): function
-        for group in (arrays, products, convolutions, layers)
-        for name, function in vars(group).items()
-        if name.startswith("of_")
-    }
-    for info in iter_modules(cuda.__path__):
-        module = import_module(f"{cuda.__name__}.{info.name}")
-        if hasattr(module, "variants"):
-            found[info.name] = module.variants
-    return found
-
-
-_OF_MODULES = _found()
+_OF_MODULES: dict[str, Callable[[], Iterable[tuple[str, dict[str, Any]]]]] = {
+    name.removeprefix("of_"): function
+    for group in (arrays, products, convolutions, layers, runs)
+    for name, function in vars(group).items()
+    if name.startswith("of_")
+}
 MODULES = tuple(_OF_MODULES)
 
 

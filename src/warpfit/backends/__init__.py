@@ -42,7 +42,7 @@ _CPU = NumpyBackend()
 # Several devices, which are for `fit` to find: all GPUs, or one for each process of any launcher.
 ALL_CARDS, PROCESSES = "cuda:all", "processes"
 
-_CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
+_CUDA_NAME = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
 
 
 def resolve_device(device: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
+from warpfit.backends.numpy.heap import keep_freed_memory
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn import Module
@@ -212,6 +213,7 @@ def trained_in_turn(
         the outcome; with ``loss``, ``n_epochs``, ``batch_size``, ``seed`` and ``report``, which
         returns whether no time is left.
     """
+    keep_freed_memory()
     for idx, member in enumerate(members, first):
         if idx and training.is_over():
             return

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from kernel_variants import variants_of
 from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch, variants
+from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError, required
 
@@ -205,7 +206,7 @@ def test_a_shape_says_its_numbers() -> None:
 
 
 def test_variants_are_of_all_dtypes_and_optimizers() -> None:
-    found = [defines for _, defines in variants()]
+    found = [defines for _, defines in variants_of("one_launch_layers")]
     assert {defines["DTYPE"] for defines in found} == {*HALF_DTYPES}
     assert {defines["OPTIMIZER"] for defines in found} == {
         "SgdRule",

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kernel_variants.runs import ADAM, MOMENTUM, network_of
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch, choose_small
-from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError, required
 

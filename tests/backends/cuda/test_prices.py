@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_variants.runs import network_of
 from warpfit.backends.cuda.cards import CARDS
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_layers_layout import LayersLaunch
 from warpfit.backends.cuda.prices import CARD, expected_microseconds, read_prices
 from warpfit.backends.cuda.resident_launch import ResidentLaunch
-from warpfit.backends.cuda.resident_variants import network_of
 from warpfit.engines.launch_plan import _chosen
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"

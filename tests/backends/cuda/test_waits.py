@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_variants import variants_of
+from kernel_variants.runs import ADAM, MOMENTUM, launched, network_of
 from warpfit.backends.cuda import (
     jit,
     one_launch,
     one_launch_card,
     one_launch_layers,
     one_launch_small_sm90,
-    table_networks,
 )
 from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
 from warpfit.backends.cuda.many_small_networks_sm90 import choose_small
 from warpfit.backends.cuda.resident_config import CONFIGS
-from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, launched, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.backends.cuda.waits import Arrive, Event, Place, Protocol, Wait, hang_of
 from warpfit.backends.cuda.waits_of_kernels import PROTOCOLS, check_waits
@@ -45,7 +45,9 @@ MANY = {
     "many_small_networks_sm90": choose_small(network_of(32, 64, 64, 2, batch=128), *CARD),
 }
 CONFIGURED = {kernel: required(launch).config for kernel, launch in (LAUNCHES | MANY).items()}
-CONFIGURED |= {name: CONFIGS[name].of(defines) for name, defines in table_networks.variants()[:1]}
+CONFIGURED |= {
+    name: CONFIGS[name].of(defines) for name, defines in variants_of("table_networks")[:1]
+}
 AHEAD = launched(one_launch.choose, [network_of(784, 256, 10, batch=32)])[0]
 DIVIDED = launched(
     one_launch.choose, [network_of(784, 256, 10, batch=batch) for batch in (64, 128)]

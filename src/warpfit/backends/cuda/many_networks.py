@@ -19,7 +19,6 @@ from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.resident_config import ManyConfig
-from warpfit.backends.cuda.resident_variants import ADAM, MOMENTUM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
 from warpfit.errors import Obstacle
 
@@ -209,15 +208,3 @@ def _preference(shape: ManyNetworks) -> Any:
     with_rows = min(shape.warps, ceil(shape.network.batch / 16))
     tiles = shape.pieces_of_warp * shape.piece[0] * shape.piece[1]
     return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what sweeps compile."""
-    small = network_of(32, 64, 64, 2, batch=128)
-    networks = [
-        small,
-        network_of(64, 64, 10, batch=64, **MOMENTUM, weighted=True, class_weights=True),
-        network_of(20, 10, batch=128, loss="mse", decays=True, penalized=True),
-    ]
-    compared = replace(small, dtype="bfloat16", drops=(True, False), **ADAM)
-    return compiled_of_many(choose, networks, [compared])

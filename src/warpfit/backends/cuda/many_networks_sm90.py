@@ -15,7 +15,6 @@ from math import ceil
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.resident_config import ManyClustersConfig
-from warpfit.backends.cuda.resident_variants import MOMENTUM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     unsuited,
@@ -229,15 +228,3 @@ def choose_clusters(
             f"in each of {shape.cluster} blocks"
         )
     return shape
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what sweeps compile."""
-    networks = [
-        network_of(784, 128, 10, batch=64),
-        network_of(100, 50, 3, loss="mse", **MOMENTUM, decays=True, penalized=True),
-    ]
-    compared = network_of(
-        300, 64, 10, batch=64, dtype="bfloat16", drops=(True,), class_weights=True
-    )
-    return compiled_of_many(choose_clusters, networks, [compared])

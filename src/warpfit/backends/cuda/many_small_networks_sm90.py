@@ -7,16 +7,14 @@ accumulators; this module says how many groups a block has, and what does not fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 
-from warpfit.backends.base import Activation
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.resident_config import ManySmallConfig
-from warpfit.backends.cuda.resident_variants import ADAM, compiled_of_many, network_of
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
 from warpfit.errors import Obstacle
 
@@ -220,11 +218,3 @@ def choose_small(
         "registers of a thread for a "
         f"network in a group, got {shapes[-1].shared_bytes} and {shapes[-1].registers}"
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what sweeps compile."""
-    tabular = network_of(32, 64, 64, 2, batch=128)
-    compared = network_of(20, 48, 3, activations=(Activation("tanh"),), loss="mse")
-    networks = [tabular, replace(tabular, dtype="bfloat16", **ADAM)]
-    return compiled_of_many(choose_small, networks, [compared])

@@ -14,15 +14,6 @@ from typing import Any
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch_layout import WORKING_REGISTERS, OneLaunch, hidden_units
 from warpfit.backends.cuda.resident_launch import too_heavy, too_large
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
-)
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
@@ -53,8 +44,9 @@ LEAST_FEATURES = 48
 # as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
 # Blocks that divide the features multiply as many units by a warpgroup, of batches of so many tiles
-# of rows.
-DIVIDED_UNITS, DIVIDED_TILES, DIVIDED_SLOTS = 64, (4, 8), 3
+# of rows. Row warps have registers for Gram matrices of 64 rows beside 32 units, or of 128 beside
+# 16.
+DIVIDED_UNITS, DIVIDED_TILES, DIVIDED_SLOTS, DIVIDED_ROWS = 64, (4, 8), 3, 2048
 # Replicas that partition a batch of so many tiles; threads have registers for what so many send,
 # and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
@@ -256,6 +248,7 @@ def _may_divide(shape: OneLaunch, arch: str) -> bool:
         and shape.network.batch == 16 * shape.row_tiles
         and (shape.warps_k, shape.warps_u) == (4, 1)
         and DIVIDED_UNITS % shape.block_units == 0
+        and shape.network.batch * shape.block_units <= DIVIDED_ROWS
         and parts > 1
         and shape.cluster % parts == 0
         and _divided(shape).tiles_of_features >= 2 * AHEAD_TILES
@@ -298,44 +291,3 @@ def _group(shape: OneLaunch) -> int:
         ),
         1,
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base, linear, mnist = network_of(64, 64, 10), network_of(784, 10), network_of(784, 256, 10)
-    halves = with_each_dtype(base)
-    networks = [
-        *halves,
-        *with_each_activation(base),
-        replace(base, **ADAM),
-        replace(base, **ADAM, decays=True, dtype="bfloat16", loss="mse"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(linear, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=64),
-        replace(mnist, **ADAM, batch=96, decays=True),
-        replace(base, **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, loss="mse", widths=(64, 64, 1)),
-        replace(base, smoothed=True),
-        *(replace(base, loss=loss) for loss in ("absolute_error", "huber", "binary_cross_entropy")),
-        replace(linear, batch=64),
-        replace(linear, batch=64, dtype="bfloat16", **MOMENTUM),
-        replace(linear, batch=128),
-        replace(mnist, batch=64),
-        replace(mnist, batch=128),
-        replace(mnist, batch=64, **MOMENTUM),
-        replace(mnist, batch=8),
-        replace(mnist, **MOMENTUM, nesterov=True),
-        replace(mnist, batch=512),
-        replace(mnist, batch=1024, **MOMENTUM),
-        replace(linear, batch=1000),
-    ]
-    launches = launched(choose, networks)
-    launches += launched(choose, [*halves, network_of(64, 10), replace(base, batch=512)], "a100")
-    batches = [("gram_batches", own.gram_defines) for own in launches if own.looks_ahead]
-    batches += [
-        ("gather_batches", own.gather_defines(source))
-        for own in launched(choose, [*halves, replace(linear, batch=64), replace(mnist, batch=64)])
-        for source in ("uint8", "float16", "float32", "float64")
-    ]
-    gathering = [(name, {key: str(own) for key, own in found.items()}) for name, found in batches]
-    return [*compiled(launches), *gathering]

@@ -23,15 +23,6 @@ from warpfit.backends.cuda.resident_launch import (
     arguments_of,
     too_large,
 )
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
-)
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     padded,
@@ -444,20 +435,3 @@ def _placed(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
 
 def _changed(flags: tuple[bool, ...], idx: int) -> tuple[bool, ...]:
     return (*flags[:idx], not flags[idx], *flags[idx + 1 :])
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base = network_of(64, 96, 300, 10)
-    networks = [
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
-        network_of(64, 300, 128, batch=100, smoothed=True),
-        network_of(784, 1024, 1024, 1024, 10),
-        *with_each_dtype(network_of(784, 2048, 2048, 2048, 10)),
-        network_of(784, 4096, 4096, 4096, 10),
-    ]
-    return compiled(launched(choose_card, networks))

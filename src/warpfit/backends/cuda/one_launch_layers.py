@@ -15,15 +15,6 @@ from math import log2
 from warpfit.backends.cuda.one_launch_layers_layout import CHUNK, WORKING_REGISTERS, LayersLaunch
 from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_launch import too_heavy, too_large
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
-)
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
@@ -110,40 +101,3 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that all have units of the widest layer."""
     widest = max(network.widths[1:-1], default=1)
     return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, widest // CHUNK))]
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base, mnist = network_of(64, 32, 16, 10), network_of(784, 128, 128, 10)
-    adamw = {**ADAM, "decays": True}
-    penalized = {**MOMENTUM, "penalized": True, "decays": True}
-    # Those that stop by themselves, too: of one block, of several, and of replicas, with dropout,
-    # weights, penalties.
-    stopping = [
-        network_of(64, 10, batch=100),
-        replace(base, drops=(True, True)),
-        replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
-        replace(base, **penalized, rate_in_velocity=True),
-        replace(base, **adamw, batch=512, weighted=True, clips=True),
-        replace(base, **penalized, batch=512, weighted=True, weighed_penalty=True),
-    ]
-    validating = [*stopping, replace(base, **adamw), mnist]
-    networks = [
-        *validating,
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **adamw, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
-        replace(mnist, **adamw),
-        replace(mnist, batch=64),
-        replace(base, terms=2),
-        replace(base, **adamw, batch=512, terms=2),
-        replace(base, **adamw, batch=512, weighted=True, clips=True, cards=2),
-        replace(base, **penalized, batch=512, terms=2, cards=8),
-    ]
-    launches = launched(choose_layers, networks)
-    launches += [own.that_validates() for own in launches[: len(validating)]]
-    launches += [replace(own, validates=True, stops=True) for own in launches[: len(stopping)]]
-    single_blocks = [replace(base, batch=16), replace(base, batch=16, **adamw)]
-    return compiled([*launches, *launched(choose_layers, single_blocks, "a100")])

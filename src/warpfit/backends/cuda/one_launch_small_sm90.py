@@ -7,7 +7,7 @@ nobody; then all warps update. This module says how many groups of warps and blo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -19,15 +19,6 @@ from warpfit.backends.cuda.resident_launch import (
     LaunchedSteps,
     ResidentLaunch,
     arguments_of,
-)
-from warpfit.backends.cuda.resident_variants import (
-    ADAM,
-    MOMENTUM,
-    compiled,
-    launched,
-    network_of,
-    with_each_activation,
-    with_each_dtype,
 )
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 from warpfit.errors import Obstacle
@@ -212,19 +203,3 @@ def choose_small(
         key=lambda shape: shape.microseconds,
         default=Obstacle(f"expected what {CLUSTERS[-1]} small blocks have room for, got {network}"),
     )
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each network has its own kernel."""
-    base = network_of(40, 50, 20, 10)
-    networks = [
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
-        network_of(64, 64, 1, batch=256, loss="mse"),
-        network_of(37, 53, 17, 3, batch=48, **ADAM),
-        network_of(64, 64, 64, 64, 1, batch=256, loss="mse", **ADAM, decays=True),
-    ]
-    return compiled(launched(choose_small, networks))

@@ -11,16 +11,15 @@ from itertools import pairwise
 from math import sqrt
 from typing import ClassVar
 
-from warpfit.backends.base import HALF_DTYPES, Activation
-from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.base import Activation
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_config import TableConfig
-from warpfit.errors import Obstacle, required
+from warpfit.errors import Obstacle
 
 # As in kernels/tabular/table_shapes.cuh.
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
 TILE, TILE_BYTES = 16, 512
-MOST_LAYERS = 4
+MOST_LAYERS = 8
 MOST_UNITS, MOST_OUTPUTS = TILE * WARPS, TILE * MOST_SPLIT
 # What gradients of a row's loss are multiplied by, so that 16 bits hold them: those of logits are
 # below 1, those of numbers some tens.
@@ -143,7 +142,7 @@ class TableLaunch:
         split = TILE * max(last, first if first <= MOST_SPLIT else 1)
         stride = TILE * max(map(tiles_of, widths)) + 8
         of_row = 4 * stride + 4 * WARPS * (split + 4) + 8 * shape.inputs
-        of_row += 8 * TILE * WARPS * shape.hidden_layers
+        of_row += 8 * TILE * tiles_of(shape.hidden) * shape.hidden_layers
         targets = 1 if shape.smoothing is not None else shape.outputs
         of_row += 4 * (shape.columns + targets + 1)
         return self.rows * of_row + 4 * shape.num_vectors + 9 * shape.networks + 128
@@ -203,22 +202,3 @@ def choose_table(
             f"{launch.shared_bytes}"
         )
     return launch
-
-
-def variants() -> list[tuple[str, dict[str, str]]]:
-    """Return a choice of what a run compiles: each shape has its own kernel."""
-    magic = TableShape(10, 0, (), 256, 3, 2, Activation("selu"), 0.1, 256)
-    shapes = [
-        magic,
-        replace(magic, networks=8),
-        TableShape(6, 20, (), 256, 3, 1, Activation("mish"), None, 256),
-        TableShape(57, 3, (40, 12), 256, 3, 26, Activation("selu"), 0.0, 256),
-        TableShape(0, 286, (), 256, 3, 3, Activation("selu"), 0.1, 256),
-    ]
-    card, found = CARDS["h100"], []
-    for shape in shapes:
-        launch = required(
-            choose_table(shape, card.arch, card.max_shared_bytes, card.num_multiprocessors)
-        )
-        found += [replace(launch, dtype=dtype) for dtype in HALF_DTYPES]
-    return [(launch.kernel, launch.config.settings()) for launch in found]

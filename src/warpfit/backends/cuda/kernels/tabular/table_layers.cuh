@@ -11,7 +11,8 @@
 #include "tabular/table_inputs.cuh"
 
 constexpr int BITS = 4 * ROW_TILES;  // that a lane has of a layer's units and rows
-static_assert(HIDDEN_LAYERS * BITS <= 32, "they fit a word");
+using Masks = choice<HIDDEN_LAYERS * BITS <= 32, uint32, uint64>;
+static_assert(HIDDEN_LAYERS * BITS <= 64, "they fit two words");
 
 // Which of a lane's units of a layer dropout keeps: a lane draws for four units of a row, and gets
 // its own from others.
@@ -40,11 +41,12 @@ __device__ inline unsigned draw(const RowBlock& rows, int layer) {
 }
 
 // Those of all layers; all of them in validation.
-__device__ inline unsigned draw_all(const RowBlock& rows) {
-    if (!rows.trains) return ~0u;
-    unsigned kept = 0;
+__device__ inline Masks draw_all(const RowBlock& rows) {
+    if (!rows.trains) return ~Masks{0};
+    Masks kept = 0;
 #pragma unroll 1
-    for (int layer = 0; layer < HIDDEN_LAYERS; ++layer) kept |= draw(rows, layer) << layer * BITS;
+    for (int layer = 0; layer < HIDDEN_LAYERS; ++layer)
+        kept |= static_cast<Masks>(draw(rows, layer)) << layer * BITS;
     return kept;
 }
 
@@ -87,11 +89,11 @@ __device__ inline Activated<float> activated_near(float z) {
 
 // From the sums of a layer to its units, which the next layer takes.
 __device__ inline void activate_units(TableShared& shared, const RowBlock& rows, int layer,
-                                      Sums& sums, unsigned kept) {
+                                      Sums& sums, Masks masks) {
     if (!has_tile<HIDDEN_TILES>()) return;
     const OfUnits biases(shared, BIASES, layer), slopes(shared, SLOPES, layer);
     const float root = root_of(layer);
-    kept >>= layer * BITS;
+    const unsigned kept = static_cast<unsigned>(masks >> layer * BITS);
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
@@ -112,11 +114,11 @@ __device__ inline void activate_units(TableShared& shared, const RowBlock& rows,
 // From the gradients of a layer's units to those before the activation, and the sums of those of
 // its biases and activation.
 __device__ inline void differentiate_units(TableShared& shared, const RowBlock& rows, int layer,
-                                           Sums& sums, unsigned kept) {
+                                           Sums& sums, Masks masks) {
     if (!has_tile<HIDDEN_TILES>()) return;
     const OfUnits slopes(shared, SLOPES, layer);
     const float scale = ROOT * rows.now.kept_scale;
-    kept >>= layer * BITS;
+    const unsigned kept = static_cast<unsigned>(masks >> layer * BITS);
     float of_bias[2] = {}, of_slope[2] = {};
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
@@ -148,7 +150,7 @@ constexpr bool LOADS_MIDDLE_AHEAD = LAST > 1 && FirstForward::COUNT <= 4;
 // The products of the forward pass, each loaded while the one before it is computed, up to the
 // parts of the outputs; `middle` has the weights of the second layer, if it is loaded ahead.
 __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, FirstForward& first,
-                                  Middle& middle, unsigned kept) {
+                                  Middle& middle, Masks masks) {
     const auto& tiles = rows.memory.forward;
     LastForward last;
     Sums sums = {};
@@ -161,14 +163,14 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, Fir
     }
     last.load(&tiles[tiles_before(LAST)]);
     if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
-    activate_units(shared, rows, 0, sums, kept);
+    activate_units(shared, rows, 0, sums, masks);
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[layer % 2]);
         if (layer + 1 < LAST) middle.load(&tiles[tiles_before(layer + 1)]);
-        activate_units(shared, rows, layer, next, kept);
+        activate_units(shared, rows, layer, next, masks);
     }
     __syncthreads();
     last.multiply(shared.parts, shared.units[LAST % 2]);
@@ -178,17 +180,17 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, Fir
 // The products of the backward pass, from the gradients of the outputs to those of the first
 // layer's units; `middle` has the weights of the last layer but one, if that is not the first.
 __device__ inline void go_back(TableShared& shared, const RowBlock& rows, const LastBackward& last,
-                               Middle& middle, unsigned kept) {
+                               Middle& middle, Masks masks) {
     const auto& tiles = rows.memory.backward;
     Sums sums = {};
     if (last.is_mine()) last.multiply(sums, shared.units[(LAST + 1) % 2]);
-    differentiate_units(shared, rows, LAST - 1, sums, kept);
+    differentiate_units(shared, rows, LAST - 1, sums, masks);
 #pragma unroll 1
     for (int layer = LAST - 1; layer > 0; --layer) {
         __syncthreads();
         Sums next = {};
         if (middle.is_mine()) middle.multiply(next, shared.units[(layer + 1) % 2]);
         if (layer > 1) middle.load(&tiles[tiles_before(layer - 1)]);
-        differentiate_units(shared, rows, layer - 1, next, kept);
+        differentiate_units(shared, rows, layer - 1, next, masks);
     }
 }

@@ -37,7 +37,7 @@ __device__ inline float sum_of_losses(const TableShared& shared) {
 // The gradients of the outputs and the losses, and on to those of all else. Once no product needs
 // weights behind the first layer any more, their update may begin.
 __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& rows, Turns& turns,
-                                          unsigned kept) {
+                                          Masks masks) {
     const auto& tiles = rows.memory.backward;
     constexpr bool IS_SMALL = FirstBackward::COUNT <= 4;  // enough to be held for long
     LastBackward last;
@@ -54,7 +54,7 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
         if (own_lane() == 0)
             rows.network.losses[static_cast<int64>(rows.step) * ROW_BLOCKS + rows.index] = sum;
     }
-    go_back(shared, rows, last, middle, kept);
+    go_back(shared, rows, last, middle, masks);
     if (!IS_SMALL) first.load(&tiles[0]);
     __syncthreads();
     if (rows.is_last && threadIdx.x == THREADS - 1) tell(&turns.gradients);
@@ -67,7 +67,7 @@ __device__ inline void differentiate_rows(TableShared& shared, const RowBlock& r
 // update before comes first.
 __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turns& turns,
                                  unsigned updates) {
-    const unsigned kept = draw_all(rows);
+    const Masks masks = draw_all(rows);
     __syncthreads();  // nobody needs the rows before any more
     read_rows(shared, rows);
     wait_for(&turns.updates, updates);
@@ -80,8 +80,8 @@ __device__ inline void take_rows(TableShared& shared, const RowBlock& rows, Turn
     vectors.bring_rest(shared, rows.network);
     __syncthreads();
     embed(shared, rows);
-    go_forward(shared, rows, first, middle, kept);
-    if (rows.trains) return differentiate_rows(shared, rows, turns, kept);
+    go_forward(shared, rows, first, middle, masks);
+    if (rows.trains) return differentiate_rows(shared, rows, turns, masks);
     find_errors(shared, rows);
     __syncthreads();
     if (own_warp() > 0) return;

@@ -113,10 +113,10 @@ struct Kept {
 };
 
 struct alignas(16) TableShared {
-    T units[2][ROWS][STRIDE];                         // a layer's inputs, or gradients of its units
-    Parts parts;                                      // of split products
-    Kept kept[HIDDEN_LAYERS][ROW_TILES][4][THREADS];  // of each thread's units
-    float vectors[VECTORS];                           // as the last update left them
+    T units[2][ROWS][STRIDE];  // a layer's inputs, or gradients of its units
+    Parts parts;               // of split products
+    Kept kept[HIDDEN_LAYERS][ROW_TILES][4][32 * HIDDEN_TILES];  // of each thread's units
+    float vectors[VECTORS];                                     // as the last update left them
     float embedded[ROWS][INPUTS], gradients[ROWS][INPUTS];
     float x[ROWS][COLUMNS], targets[ROWS][TARGET_WORDS];
     float losses[ROWS];     // or what rows add to the validation error
