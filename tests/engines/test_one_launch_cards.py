@@ -196,6 +196,7 @@ AWAITED = "numbers, step / 2,\n                [&](int i) {\n                   
 OWN_CARD = "card * REPLICAS + own_replica()"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("mistake", "error"),
     [
