@@ -36,7 +36,7 @@ WARP = 32
 def some(cases: list[Case]) -> list[Any]:
     """Return the cases, of which most are for when there is time."""
     return [
-        pytest.param(case, marks=pytest.mark.slow if i > 2 else ()) for i, case in enumerate(cases)
+        pytest.param(case, marks=pytest.mark.slow if i > 1 else ()) for i, case in enumerate(cases)
     ]
 
 
@@ -298,7 +298,12 @@ def cluster_chooser(name: str) -> Chooser:
 
 @pytest.mark.parametrize(
     ("cluster", "sizes", "count"),
-    [(1, (260, 40, 10), 1), (1, (100, 100, 10), 2), (2, (200, 128, 10), 3), (4, (90, 30, 7), 1)],
+    [
+        pytest.param(1, (260, 40, 10), 1, marks=pytest.mark.slow),
+        (1, (100, 100, 10), 2),
+        (2, (200, 128, 10), 3),
+        (4, (90, 30, 7), 1),
+    ],
 )
 def test_clusters_of_many(
     monkeypatch: pytest.MonkeyPatch, cluster: int, sizes: tuple[int, ...], count: int
