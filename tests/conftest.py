@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 from collections import Counter
 from threading import Thread
@@ -12,13 +13,15 @@ import pytest
 
 from emulator.build import build_scheduler, gxx_missing
 from emulator.runtime import EmulatedRuntime
+from support.both_ends import BothEnds
 from support.environment import start_clean
 from support.strict import FILTERS
-from support.turns import COLLECTED, mark_turns
+from support.turns import COLLECTED, is_slow_as_a_whole, mark_turns
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.memory import Memory
 
 start_clean()
+os.environ["WARPFIT_DEVICE"] = "cpu"  # is what device 'auto' is, on a machine with a GPU too
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
 
@@ -32,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", line)
     if NO_GXX is None and getattr(config.option, "numprocesses", None):
         Thread(target=build_scheduler).start()  # while the processes of pytest-xdist collect
+    if worker := getattr(config, "workerinput", {}).get("workerid"):
+        config.pluginmanager.register(BothEnds(worker))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -42,6 +47,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
     if NO_GPU:
         terminalreporter.write_line(f"what runs on the emulator did not run on a GPU: {NO_GPU}")
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> list[Any] | None:
+    """Make no cases of a test that is slow as a whole where none of them would run."""
+    leaves_slow = collector.config.option.markexpr == "not slow"
+    return [] if leaves_slow and is_slow_as_a_whole(name, obj) else None
 
 
 def pytest_collection() -> None:
@@ -99,12 +110,6 @@ def poisoned_gpu() -> None:
     """Let the first GPU, where there is one, be poisoned for all tests."""
     if NO_GPU is None:
         runtime._OPEN[0] = PoisonedRuntime(0)
-
-
-@pytest.fixture(autouse=True)
-def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let device 'auto' be the CPU, on a machine with a GPU too."""
-    monkeypatch.setenv("WARPFIT_DEVICE", "cpu")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.turns import COLLECTED, has_turn, mark_turns, never_run
+from support.turns import COLLECTED, has_turn, is_slow_as_a_whole, mark_turns, never_run
 
 SOURCE = """
 import pytest
@@ -77,6 +77,15 @@ def test_no_value_of_a_parameter_is_left_out(each: int) -> None:
 
 def test_a_test_whose_cases_are_all_slow_is_found(items: list[Any]) -> None:
     assert [name.split("::")[1] for name in never_run(items)] == ["test_forgotten"]
+
+
+def test_what_is_slow_as_a_whole() -> None:
+    namespace: dict[str, Any] = {}
+    exec(SOURCE, namespace)
+    assert [name for name, value in namespace.items() if is_slow_as_a_whole(name, value)] == [
+        "test_slow",
+        "TestSlow",
+    ]
 
 
 def test_every_test_of_this_session_has_a_case(request: pytest.FixtureRequest) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import warpfit
 from support.commands import ENVIRONMENT, Invoke, Outcome
+from support.devices import no_gpu
 from warpfit.cli import bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +34,23 @@ def run_bench(*arguments: object) -> Outcome:
         env={**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": ""},
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def run_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """A function that runs a script of the suites in this process, given its arguments."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+    def run(name: str, *arguments: str) -> Outcome:
+        script, harness = importlib.import_module(name), importlib.import_module("harness")
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(SystemExit) as exit_of:
+            harness.run_command(script.main)
+        return Outcome(exit_of.value.code or 0, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture
@@ -81,8 +101,8 @@ def test_outside_a_checkout_it_says_so(
     assert str(installed.parent) in outcome.err
 
 
-def test_the_list_names_suites_and_tools() -> None:
-    outcome = run_bench()
+def test_the_list_names_suites_and_tools(run_script: Callable[..., Outcome]) -> None:
+    outcome = run_script("suite")
     assert (outcome.code, outcome.err) == (0, "")
     names = [line.split()[0] for line in outcome.out.splitlines()]
     assert names[:6] == ["gemm", "ops", "train", "widths", "cold-start", "waits"]
@@ -96,21 +116,24 @@ def test_an_unknown_suite_is_the_users_mistake() -> None:
     assert outcome.err.count("\n") == 1
 
 
-def test_the_list_takes_nothing_more() -> None:
-    outcome = run_bench("list", "--foo")
+def test_the_list_takes_nothing_more(run_script: Callable[..., Outcome]) -> None:
+    outcome = run_script("suite", "list", "--foo")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "warpfit: expected nothing after list, got --foo\n"
 
 
-def test_an_unknown_part_is_the_users_mistake() -> None:
-    outcome = run_bench("scaling", "--parts", "right,x")
+def test_an_unknown_part_is_the_users_mistake(run_script: Callable[..., Outcome]) -> None:
+    outcome = run_script("scaling", "--parts", "right,x")
     assert (outcome.code, outcome.out) == (2, "")
     parts = "right, fast, launch, sweep, peers"
     assert outcome.err == f"warpfit: argument --parts: expected some of {parts}, got 'x'\n"
 
 
-def test_a_suite_for_a_gpu_says_in_a_line_that_there_is_none() -> None:
-    outcome = run_bench("ops")
+def test_a_suite_for_a_gpu_says_in_a_line_that_there_is_none(
+    run_script: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_gpu(monkeypatch)
+    outcome = run_script("suite", "ops")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("warpfit: bench ops needs an NVIDIA GPU: ")
     assert outcome.err.count("\n") == 1

@@ -105,8 +105,16 @@ void Thread::end_turn(unsigned long long round) {
     relaxed.resize(kept);
 }
 
-void hide_writes() {
-    of_block->own = changes();
+void hide_writes(bool has_run) {
+    if (has_run) {
+        of_block->own = changes();
+    } else {  // what others see may have come to be the same
+        auto& own = of_block->own;
+        const auto is_seen = [](const Write& write) {
+            return write.region->seen[write.at] == write.value;
+        };
+        own.erase(std::remove_if(own.begin(), own.end(), is_seen), own.end());
+    }
     for (const Write& write : of_block->own)
         write.region->begin[write.at] = write.region->seen[write.at];
 }

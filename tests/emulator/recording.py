@@ -35,12 +35,26 @@ class Record(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A launch: the kernel, its settings, its threads, and what they did."""
+    """A launch: the kernel, its settings, its threads, and what they did.
+
+    Attributes
+    ----------
+    made : list of Record
+        The barriers that were made.
+    events : dict of (int, int) to bytes
+        What else a thread did, by its block and its own number: see `events_of`.
+    """
 
     kernel: str
     settings: dict[str, str]
     threads: int
-    records: list[Record]
+    made: list[Record]
+    events: dict[tuple[int, int], bytes]
+
+
+def events_of(events: bytes) -> list[list[int]]:
+    """Return what a thread did, one after the other: what, owner, barrier and number of each."""
+    return np.frombuffer(events, np.int64).reshape(-1, 4).tolist()
 
 
 @contextmanager
@@ -57,7 +71,8 @@ def recorded(kernels: tuple[str, ...]) -> Iterator[list[Launch]]:
         scheduler.emulator_record(True)
         try:
             launch(self, function, grid, block, *others)
-            launches.append(Launch(name, dict(defines), block[0], _records(scheduler)))
+            records = _records(scheduler)
+            launches.append(Launch(name, dict(defines), block[0], *_sorted_out(records)))
         finally:
             scheduler.emulator_record(False)
         return None
@@ -67,9 +82,23 @@ def recorded(kernels: tuple[str, ...]) -> Iterator[list[Launch]]:
         yield launches
 
 
-def _records(scheduler: Any) -> list[Record]:
+def _records(scheduler: Any) -> np.ndarray:
+    """Return all records, (count, fields of a `Record`)."""
     count = ctypes.c_size_t()
     scheduler.emulator_records.restype = ctypes.POINTER(ctypes.c_longlong)
     place = scheduler.emulator_records(ctypes.byref(count))
-    numbers = np.ctypeslib.as_array(place, (count.value,)).reshape(-1, FIELDS)
-    return [Record(*map(int, row)) for row in numbers.tolist()]
+    return np.ctypeslib.as_array(place, (count.value,)).reshape(-1, FIELDS).copy()
+
+
+def _sorted_out(records: np.ndarray) -> tuple[list[Record], dict[tuple[int, int], bytes]]:
+    """Return the barriers that were made, and what else each thread did."""
+    is_made = records[:, 0] == MADE
+    made = [Record(*row) for row in records[is_made].tolist()]
+    others = records[~is_made]
+    others = others[np.lexsort((others[:, 2], others[:, 1]))]  # which keeps the order of each
+    ends = np.flatnonzero((np.diff(others[:, 1:3], axis=0) != 0).any(axis=1)) + 1
+    return made, {
+        (int(own[0, 1]), int(own[0, 2])): own[:, [0, 3, 4, 5]].tobytes()
+        for own in np.split(others, ends)
+        if len(own)
+    }

@@ -172,6 +172,7 @@ struct Block {
     std::vector<unsigned char> static_bytes;  // while another block runs
     unsigned num_left = 0;
     bool has_begun = false;
+    bool has_run = false;  // since its turn began
     Meeting meeting;
 };
 
@@ -229,7 +230,8 @@ void copy_bytes(unsigned char* to, const unsigned char* from, size_t count) {
 void end_turn() {
     for (unsigned t = block->first; t < block->first + num_threads; ++t)
         fibers[t]->thread.end_turn(rounds);
-    hide_writes();
+    hide_writes(block->has_run);
+    block->has_run = false;
 }
 
 void enter(Block& next) {
@@ -376,7 +378,7 @@ void resume(unsigned number) {
     Fiber& fiber = *fibers[number];
     running = number;
     current = &fiber.thread;
-    block->has_begun = true;
+    block->has_begun = block->has_run = true;
     threadIdx = fiber.index;
     fiber.thread.atomics_since_wait = 0;
     if (__sanitizer_start_switch_fiber)

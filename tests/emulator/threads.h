@@ -107,9 +107,9 @@ struct Thread {
 
 extern Thread* current;
 
-// A block's turn ends, or begins; all of those that take turns have left, and the whole grid
-// (late_writes.cpp).
-void hide_writes();
+// A block's turn ends, in which a thread of it has run or none, or begins; all of those that take
+// turns have left, and the whole grid (late_writes.cpp).
+void hide_writes(bool has_run);
 void show_writes(unsigned block);
 void end_blocks();
 void end_late_writes();

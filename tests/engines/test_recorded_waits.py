@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from emulator.recording import ARRIVAL, MADE, WAIT, Launch, Record, recorded
+from emulator.recording import ARRIVAL, WAIT, Launch, events_of, recorded
 from support.devices import open_emulated
 from support.resident_cases import BY_LAYERS, IN_GROUPS, ON_A_CARD, SPECIALIZED, Case
 from warpfit import nn, optim
@@ -82,32 +83,34 @@ def known(protocol: Protocol, role: tuple[int, str]) -> Played:
     )
 
 
-def noted(
-    records: list[Record], places: dict[int, list[Place]], is_of_role: Chooser
-) -> Iterator[Noted]:
+def noted(events: bytes, places: dict[int, list[Place]], is_of_role: Chooser) -> Iterator[Noted]:
     """Give what a thread did in a role."""
-    for record in records:
-        place = places[record.owner][record.barrier]
-        if not is_of_role(place.name, record.what == WAIT):
+    for what, owner, barrier, number in events_of(events):
+        place = places[owner][barrier]
+        if not is_of_role(place.name, what == WAIT):
             continue
-        if record.what == WAIT:
-            yield place, record.number
+        if what == WAIT:
+            yield place, number
         else:
-            counts = record.what == ARRIVAL
-            yield place, int(counts), record.number if counts else -record.number
+            counts = what == ARRIVAL
+            yield place, int(counts), number if counts else -number
 
 
 def seen(
-    of_threads: list[list[Record]], places: dict[int, list[Place]], is_of_role: Chooser
+    of_threads: Iterable[bytes], places: dict[int, list[Place]], is_of_role: Chooser
 ) -> Played:
     """Return what threads of one block did together in a role, all of which wait for the same."""
-    found = [played(noted(records, places, is_of_role)) for records in of_threads]
-    waits, totals = found[0]
-    for own_waits, between in found[1:]:
+    waits: list[tuple[Place, int]] | None = None
+    totals: list[Owed] = []
+    for events, num_threads in Counter(of_threads).items():  # most do the same
+        own_waits, between = played(noted(events, places, is_of_role))
+        if waits is None:
+            waits, totals = own_waits, [{} for _ in between]
         assert own_waits == waits
         for total, own in zip(totals, between, strict=True):
-            for place, pair in own.items():
-                add(total, place, *pair)
+            for place, (count, nbytes) in own.items():
+                add(total, place, num_threads * count, num_threads * nbytes)
+    assert waits is not None
     return waits, [without_zeros(total) for total in totals]
 
 
@@ -124,18 +127,10 @@ def assert_known(
     for place in protocol.counts:
         if place.block != MEMORY:
             places.setdefault(place.block, []).append(place)
-    made = {
-        places[record.owner][record.barrier]: record.number
-        for record in launch.records
-        if record.what == MADE
-    }
+    made = {places[record.owner][record.barrier]: record.number for record in launch.made}
     assert made == {at: count for at, count in protocol.counts.items() if at.block != MEMORY}
-    by_thread: dict[tuple[int, int], list[Record]] = {}
-    for record in launch.records:
-        if record.what != MADE:
-            by_thread.setdefault((record.block, record.thread), []).append(record)
     for block, name in protocol.roles:
-        of_threads = [by_thread.get((block, thread), []) for thread in threads_of(name)]
+        of_threads = [launch.events.get((block, thread), b"") for thread in threads_of(name)]
         waits, between = seen(of_threads, places, chooser_of(name))
         expected_waits, expected = known(protocol, (block, name))
         assert waits == expected_waits, (block, name)

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-__all__ = ["COLLECTED", "has_turn", "mark_turns", "never_run"]
+__all__ = ["COLLECTED", "has_turn", "is_slow_as_a_whole", "mark_turns", "never_run"]
 
 # Where a session keeps all that was collected, for the process in which a test looks through it.
 COLLECTED = pytest.StashKey[list[Any]]()
 # Multiples of it, less their whole parts, lie evenly in [0, 1).
 GOLDEN = (5**0.5 - 1) / 2
+
+
+def is_slow_as_a_whole(name: str, test: Any) -> bool:
+    """Whether a function or a class of tests is marked as slow itself."""
+    is_test = name.lower().startswith("test")
+    return is_test and any(mark.name == "slow" for mark in getattr(test, "pytestmark", ()))
 
 
 def mark_turns(items: Iterable[Any]) -> None:

@@ -331,6 +331,7 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
         ({"device": ["cpu", "gpu7"]}, ConfigError, "got 'gpu7'"),
         ({"device": 3}, ConfigError, "expected a device or several, got 3"),
         ({"device": ["cuda", "cuda:0"]}, ConfigError, "expected each GPU once, got cuda, cuda:0"),
+        ({"device": ["cuda:0", "cuda:00"]}, ConfigError, "got 'cuda:00'"),
         ({"device": ["cpu", "auto"]}, ConfigError, r"names of devices .* got .'cpu', 'auto'."),
         (
             {"executor": 3},

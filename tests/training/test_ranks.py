@@ -20,7 +20,7 @@ from support.training import (
     mlp,
     sgd,
 )
-from warpfit import losses, nn, optim
+from warpfit import backends, losses, nn, optim
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.engines import parts
@@ -226,6 +226,22 @@ def test_gradients_go_in_buckets_that_change_no_bit(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(parts, "BUCKET_BYTES", 1)
     fit(models[1], x, y, 2)
     assert_same_weights(*models)
+
+
+def test_products_know_that_sums_run_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    create = backends.create
+
+    def noted(*given: Any, shares_device: bool = False, **named: Any) -> Any:
+        asked.append(shares_device)
+        return create(*given, shares_device=shares_device, **named)
+
+    monkeypatch.setattr(backends, "create", noted)
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    for ranks, num_shared in ((1, 0), (2, 2)):
+        asked.clear()
+        fit(small(), x, y, ranks)
+        assert asked.count(True) == num_shared
 
 
 def test_one_rank_has_the_bits_of_a_device() -> None:

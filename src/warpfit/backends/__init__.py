@@ -43,7 +43,7 @@ _CPU = NumpyBackend()
 # whose second name is older.
 ALL_CARDS, PROCESSES = "cuda:all", ("processes", "mpi")
 
-_CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
+_CUDA_NAME = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
 
 
 def resolve_device(device: str) -> str:
