@@ -27,7 +27,7 @@ ENDLESS = 10**8  # epochs: days
 
 
 class CtrlC(wf.Callback):
-    """Interrupts the main thread, as a terminal does, when so many networks are at work."""
+    """Interrupts the main thread, as a terminal does, when so many networks are amid their work."""
 
     needs_run = False
 
@@ -38,7 +38,7 @@ class CtrlC(wf.Callback):
         return self
 
     def on_epoch_end(self, run: Any) -> None:
-        if run.plan.epochs < ENDLESS:
+        if run.plan.epochs < ENDLESS or run.report.epoch < 100:
             return
         with self._lock:
             is_last = get_ident() not in self.began and len(self.began) == self.at_work - 1
