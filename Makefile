@@ -13,7 +13,7 @@ SETUP  ?= $(VENV)/.test
 
 # What `make sanitize` runs: every kernel once or twice, at small sizes.
 SANITIZER := compute-sanitizer
-CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py tests/engines/test_one_launch.py tests/engines/test_one_launch_small.py tests/engines/test_many_networks.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follow_numpy or follows_numpy or looking_ahead or small_ones_follow"
+CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py tests/engines/test_one_launch.py tests/engines/test_one_launch_small.py tests/engines/test_many_networks.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follow_numpy or follows_numpy or looking_ahead or small_ones_follow or divide_the_features"
 
 .PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs wheel kernels clean
 

@@ -29,6 +29,7 @@ from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.runtime import open_device
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Place, Protocol, Wait
 from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_in_groups import protocol_in_groups
 from warpfit.backends.cuda.waits_specialized import specialized_protocol
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -253,6 +254,8 @@ def protocol_of(launch: Any, steps: int) -> Protocol:
         return specialized_protocol(config, steps, 1, 1)
     if launch.kernel == "one_launch_layers":
         return protocol_by_layers(config, steps, 0, 1)
+    if launch.kernel == "one_launch_small_sm90":
+        return protocol_in_groups(config, steps)
     return protocol_on_card(config, steps)
 
 

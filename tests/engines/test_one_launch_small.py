@@ -37,8 +37,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 class Case(NamedTuple):
-    """A network, how it is trained, and by how many blocks of how many
-    groups of four warps."""
+    """A network, how it is trained, and by how many blocks of how many groups of four warps."""
 
     sizes: tuple[int, ...]
     batch_size: int

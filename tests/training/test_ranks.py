@@ -20,7 +20,7 @@ from support.training import (
     mlp,
     sgd,
 )
-from warpfit import losses, nn, optim
+from warpfit import backends, losses, nn, optim
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.backends.numpy.threads import ThreadCommunicator
 from warpfit.engines import parts
@@ -228,6 +228,22 @@ def test_gradients_go_in_buckets_that_change_no_bit(monkeypatch: pytest.MonkeyPa
     assert_same_weights(*models)
 
 
+def test_products_know_that_sums_run_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    create = backends.create
+
+    def noted(*given: Any, shares_device: bool = False, **named: Any) -> Any:
+        asked.append(shares_device)
+        return create(*given, shares_device=shares_device, **named)
+
+    monkeypatch.setattr(backends, "create", noted)
+    x, y = blobs(NUM_ROWS, dtype="float64")
+    for ranks, num_shared in ((1, 0), (2, 2)):
+        asked.clear()
+        fit(small(), x, y, ranks)
+        assert asked.count(True) == num_shared
+
+
 def test_one_rank_has_the_bits_of_a_device() -> None:
     x, y = blobs(NUM_ROWS, dtype="float64")
     models = [small(), small()]
@@ -399,11 +415,10 @@ def test_what_is_no_list_of_devices(device: Any, message: str) -> None:
         wf.fit(model, x, y, optimizer="sgd", batch_size=BATCH, device=device, verbose=False)
 
 
-@pytest.mark.parametrize("device", ["processes", "mpi"])
-def test_what_is_for_one_device(device: str) -> None:
+def test_what_is_for_one_device() -> None:
     x, y = blobs(NUM_ROWS)
-    message = f"expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got '{device}'"
+    message = "expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'processes'"
     with pytest.raises(ConfigError, match=message):
-        wf.MLPClassifier((4,), device=device).fit(x, y)
+        wf.MLPClassifier((4,), device="processes").fit(x, y)
     with pytest.raises(ConfigError, match=message):
-        wf.fit_many(lambda _: (small(), "sgd"), x, y, grid={"lr": [0.1]}, device=device)
+        wf.fit_many(lambda _: (small(), "sgd"), x, y, grid={"lr": [0.1]}, device="processes")

@@ -103,6 +103,7 @@ def of_one_launch() -> Compiled:
         replace(linear, batch=128),
         replace(mnist, batch=64),
         replace(mnist, batch=128),
+        network_of(480, 512, 10, batch=64),
         replace(mnist, batch=64, **MOMENTUM),
         replace(mnist, batch=8),
         replace(mnist, **MOMENTUM, nesterov=True),

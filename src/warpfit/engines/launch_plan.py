@@ -214,8 +214,8 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by
     layer.
 
-    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no
-    choice. The obstacle is that of the kernel that came nearest.
+    Or by that for small networks, or by all clusters of a card, if that is expected to take less
+    time. `by_layers` leaves no choice. The obstacle is that of the kernel that came nearest.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings

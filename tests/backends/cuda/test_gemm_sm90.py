@@ -222,6 +222,19 @@ def test_few_blocks_go_over_many_tiles(kernels: Kernels, cluster: int, block_n: 
     assert_product(kernels, config, m, n, 200)
 
 
+@on_emulator
+def test_tiles_are_queued_where_sums_run_beside_products() -> None:
+    x = np.random.default_rng(0).normal(size=(256, 1024)).astype(np.float16)
+    products = []
+    for shares_device in (False, True):
+        ops = CudaBackend(EmulatedRuntime(), precision="float16", shares_device=shares_device)
+        products.append(ops.to_numpy(ops.matmul(ops.asarray(x), ops.asarray(x), transpose_a=True)))
+        (launch,) = ops._products.values()
+        assert launch.num_counters == shares_device
+        assert not ops.arrivals(1).numpy().any()
+    np.testing.assert_array_equal(*products)
+
+
 @pytest.mark.parametrize(("block_n", "across"), [(32, False), (64, False), (64, True)])
 def test_swapped_operands_of_few_rows(kernels: Kernels, block_n: int, across: bool) -> None:
     config = wgmma(transpose_a=across, transpose_b=not across, block_n=block_n, swapped=True)

@@ -44,8 +44,9 @@ LEAST_FEATURES = 48
 # as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
 # Blocks that divide the features multiply as many units by a warpgroup, of batches of so many tiles
-# of rows.
-DIVIDED_UNITS, DIVIDED_TILES, DIVIDED_SLOTS = 64, (4, 8), 3
+# of rows. Row warps have registers for Gram matrices of 64 rows beside 32 units, or of 128 beside
+# 16.
+DIVIDED_UNITS, DIVIDED_TILES, DIVIDED_SLOTS, DIVIDED_ROWS = 64, (4, 8), 3, 2048
 # Replicas that partition a batch of so many tiles; threads have registers for what so many send,
 # and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
@@ -247,6 +248,7 @@ def _may_divide(shape: OneLaunch, arch: str) -> bool:
         and shape.network.batch == 16 * shape.row_tiles
         and (shape.warps_k, shape.warps_u) == (4, 1)
         and DIVIDED_UNITS % shape.block_units == 0
+        and shape.network.batch * shape.block_units <= DIVIDED_ROWS
         and parts > 1
         and shape.cluster % parts == 0
         and _divided(shape).tiles_of_features >= 2 * AHEAD_TILES

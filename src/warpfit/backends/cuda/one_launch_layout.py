@@ -251,10 +251,10 @@ class OneLaunch(ResidentLaunch):
         """Registers of a thread of the weight warps beside those for weights.
 
         An adaptive optimizer's update has the gradients of all rows at once, and the sums of two
-        tiles.
+        tiles. Blocks that divide the features have the sums of all rows at once.
         """
         if not self.network.is_adaptive:
-            return WORKING_REGISTERS
+            return WORKING_REGISTERS + 4 * self.row_tiles * (self.feature_parts > 1)
         return (
             WORKING_REGISTERS
             + self.row_tiles * (4 * self.tiles_of_units + 1)

@@ -20,7 +20,7 @@ from warpfit.errors import Obstacle
 WARPS, WAVES, MADE, OF_CODE, MOST_SPLIT = 16, 16, 3, 8, 8
 TILE, TILE_BYTES = 16, 512
 MOST_LAYERS = 8
-MOST_UNITS, MOST_OUTPUTS = TILE * WARPS, TILE * MOST_SPLIT
+MOST_UNITS, MOST_OF_ONE, MOST_OUTPUTS = TILE * WARPS, 2 * TILE * WARPS, TILE * MOST_SPLIT
 # What gradients of a row's loss are multiplied by, so that 16 bits hold them: those of logits are
 # below 1, those of numbers some tens.
 GRADIENT_SCALE = 64.0
@@ -186,8 +186,12 @@ def choose_table(
     """Return how to launch the training of networks of a shape, or what is in the way."""
     if generation(arch) < 80:
         return Obstacle(f"expected an architecture from sm_80 on, got {arch}")
-    if not shape.inputs or not 1 <= shape.hidden <= MOST_UNITS:
-        return Obstacle(f"expected layers of 1 to {MOST_UNITS} units, got {shape.widths}")
+    most = MOST_UNITS if shape.hidden_layers > 1 else MOST_OF_ONE
+    if not shape.inputs or not 1 <= shape.hidden <= most:
+        return Obstacle(
+            f"expected layers of 1 to {MOST_UNITS} units, or one of at most {MOST_OF_ONE}, got "
+            f"{shape.widths}"
+        )
     if shape.hidden_layers > MOST_LAYERS:
         return Obstacle(f"expected at most {MOST_LAYERS} hidden layers, got {shape.hidden_layers}")
     if shape.outputs > MOST_OUTPUTS:

@@ -222,6 +222,11 @@ __device__ inline void find_input_gradients(TableShared& shared, const RowBlock&
             Sums sums = {};
             product.multiply(sums, units);
 #pragma unroll
+            for (int piece = 1; piece < FirstBackward::PIECES; ++piece) {
+                product.load(&rows.memory.backward[0], round, piece);
+                product.multiply(sums, units, piece);
+            }
+#pragma unroll
             for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
                 for (int part = 0; part < 4; ++part) {

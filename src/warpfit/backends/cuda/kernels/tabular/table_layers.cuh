@@ -10,18 +10,19 @@
 
 #include "tabular/table_inputs.cuh"
 
-constexpr int BITS = 4 * ROW_TILES;  // that a lane has of a layer's units and rows
-using Masks = choice<HIDDEN_LAYERS * BITS <= 32, uint32, uint64>;
-static_assert(HIDDEN_LAYERS * BITS <= 64, "they fit two words");
+constexpr int BITS = 4 * ROW_TILES;  // that a lane has of a layer's units and rows in a round
+constexpr int ALL_BITS = HIDDEN_LAYERS * UNIT_ROUNDS * BITS;
+using Masks = choice<ALL_BITS <= 32, uint32, uint64>;
+static_assert(ALL_BITS <= 64, "they fit two words");
 
 // Which of a lane's units of a layer dropout keeps: a lane draws for four units of a row, and gets
 // its own from others.
-__device__ inline unsigned draw(const RowBlock& rows, int layer) {
+__device__ inline unsigned draw(const RowBlock& rows, int layer, int round) {
     unsigned kept = 0;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
         const uint32 row = rows.first_row() + n * 8 + own_lane() / 4;
-        const uint32 group = own_warp() * 4 + own_lane() % 4;
+        const uint32 group = (round * WARPS + own_warp()) * 4 + own_lane() % 4;
         const Words words = philox({{rows.step, static_cast<uint32>(layer), row, group}},
                                    rows.network.key[0], rows.network.key[1]);
         unsigned of_unit = 0;  // of a warp's units those that have this lane's place in their four
@@ -45,26 +46,29 @@ __device__ inline Masks draw_all(const RowBlock& rows) {
     if (!rows.trains) return ~Masks{0};
     Masks kept = 0;
 #pragma unroll 1
-    for (int layer = 0; layer < HIDDEN_LAYERS; ++layer)
-        kept |= static_cast<Masks>(draw(rows, layer)) << layer * BITS;
+    for (int i = 0; i < HIDDEN_LAYERS * UNIT_ROUNDS; ++i)
+        kept |= static_cast<Masks>(draw(rows, i / UNIT_ROUNDS, i % UNIT_ROUNDS)) << i * BITS;
     return kept;
 }
 
 // The place of a lane's unit among those of all hidden layers, and whether it is there.
-__device__ inline int own_unit(int part) { return own_warp() * 16 + unit_of(part); }
-__device__ inline bool has_unit(int part) {
-    return HIDDEN == HIDDEN_TILES * 16 || own_unit(part) < HIDDEN;
+__device__ inline int own_unit(int part, int round) {
+    return (round * WARPS + own_warp()) * 16 + unit_of(part);
+}
+__device__ inline bool has_unit(int part, int round) {
+    return HIDDEN == HIDDEN_TILES * 16 || own_unit(part, round) < HIDDEN;
 }
 
 // What a lane has of a vector that all hidden layers have.
 struct OfUnits {
     float values[2];
 
-    __device__ OfUnits(const TableShared& shared, int vector, int layer) {
+    __device__ OfUnits(const TableShared& shared, int vector, int layer, int round) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h)
-            values[h] =
-                has_unit(2 * h) ? shared.vector(vector)[layer * HIDDEN + own_unit(2 * h)] : 0.0f;
+        for (int h = 0; h < 2; ++h) {
+            const float* first = shared.vector(vector) + layer * HIDDEN;
+            values[h] = has_unit(2 * h, round) ? first[own_unit(2 * h, round)] : 0.0f;
+        }
     }
 };
 
@@ -89,11 +93,11 @@ __device__ inline Activated<float> activated_near(float z) {
 
 // From the sums of a layer to its units, which the next layer takes.
 __device__ inline void activate_units(TableShared& shared, const RowBlock& rows, int layer,
-                                      Sums& sums, Masks masks) {
-    if (!has_tile<HIDDEN_TILES>()) return;
-    const OfUnits biases(shared, BIASES, layer), slopes(shared, SLOPES, layer);
+                                      Sums& sums, Masks masks, int round = 0) {
+    if (!has_tile<HIDDEN_TILES>(round)) return;
+    const OfUnits biases(shared, BIASES, layer, round), slopes(shared, SLOPES, layer, round);
     const float root = root_of(layer);
-    const unsigned kept = static_cast<unsigned>(masks >> layer * BITS);
+    const auto kept = static_cast<unsigned>(masks >> (layer * UNIT_ROUNDS + round) * BITS);
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
@@ -101,46 +105,49 @@ __device__ inline void activate_units(TableShared& shared, const RowBlock& rows,
             const float z = sums[n][part] * root + biases.values[part / 2];
             const Activated<float> f = activated_near<ACTIVATION>(z);
             const float y = z + (f.value - z) * slopes.values[part / 2];
-            shared.kept[layer][n][part][threadIdx.x] = {f.value - z, f.derivative - 1};
+            shared.kept[layer][n][part][round * THREADS + threadIdx.x] = {f.value - z,
+                                                                          f.derivative - 1};
             sums[n][part] = kept >> (n * 4 + part) & 1 ? y * rows.now.kept_scale : 0.0f;
-            shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part)] =
+            shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part, round)] =
                 store<T>(sums[n][part]);
         }
     }
     if (rows.trains)
-        leave_rows(rows.memory.rows[inputs_before(layer + 1) + own_warp()], rows.index, sums);
+        leave_rows(rows.memory.rows[inputs_before(layer + 1) + round * WARPS + own_warp()],
+                   rows.index, sums);
 }
 
 // From the gradients of a layer's units to those before the activation, and the sums of those of
 // its biases and activation.
 __device__ inline void differentiate_units(TableShared& shared, const RowBlock& rows, int layer,
-                                           Sums& sums, Masks masks) {
-    if (!has_tile<HIDDEN_TILES>()) return;
-    const OfUnits slopes(shared, SLOPES, layer);
+                                           Sums& sums, Masks masks, int round = 0) {
+    if (!has_tile<HIDDEN_TILES>(round)) return;
+    const OfUnits slopes(shared, SLOPES, layer, round);
     const float scale = ROOT * rows.now.kept_scale;
-    const unsigned kept = static_cast<unsigned>(masks >> layer * BITS);
+    const auto kept = static_cast<unsigned>(masks >> (layer * UNIT_ROUNDS + round) * BITS);
     float of_bias[2] = {}, of_slope[2] = {};
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const Kept unit = shared.kept[layer][n][part][threadIdx.x];
+            const Kept unit = shared.kept[layer][n][part][round * THREADS + threadIdx.x];
             const float dy = kept >> (n * 4 + part) & 1 ? sums[n][part] * scale : 0.0f;
             const float dz = dy + dy * slopes.values[part / 2] * unit.slope;
             of_slope[part / 2] += dy * unit.change;
             of_bias[part / 2] += dz;
             sums[n][part] = dz;
-            shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part)] = store<T>(dz);
+            shared.units[(layer + 1) % 2][row_of(n, part)][own_unit(part, round)] = store<T>(dz);
         }
     }
-    leave_rows(rows.memory.gradients[inputs_before(layer + 1) + own_warp()], rows.index, sums);
+    leave_rows(rows.memory.gradients[inputs_before(layer + 1) + round * WARPS + own_warp()],
+               rows.index, sums);
     float* all = rows.memory.sums[rows.index];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const float bias = sum_over_rows(of_bias[h]), slope = sum_over_rows(of_slope[h]);
-        if (own_lane() % 4 || !has_unit(2 * h)) continue;
-        all[BIASES - FREQUENCIES + layer * HIDDEN + own_unit(2 * h)] = bias;
-        all[SLOPES - FREQUENCIES + layer * HIDDEN + own_unit(2 * h)] = slope;
+        if (own_lane() % 4 || !has_unit(2 * h, round)) continue;
+        all[BIASES - FREQUENCIES + layer * HIDDEN + own_unit(2 * h, round)] = bias;
+        all[SLOPES - FREQUENCIES + layer * HIDDEN + own_unit(2 * h, round)] = slope;
     }
 }
 
@@ -164,6 +171,16 @@ __device__ inline void go_forward(TableShared& shared, const RowBlock& rows, Fir
     last.load(&tiles[tiles_before(LAST)]);
     if (LAST > 1 && !LOADS_MIDDLE_AHEAD) middle.load(&tiles[tiles_before(1)]);
     activate_units(shared, rows, 0, sums, masks);
+#pragma unroll
+    for (int round = 1; round < UNIT_ROUNDS; ++round) {
+        Sums next = {};
+#pragma unroll
+        for (int piece = 0; piece < FirstForward::PIECES; ++piece) {
+            first.load(&tiles[0], round, piece);
+            if (first.is_mine(round)) first.multiply(next, shared.units[0], piece);
+        }
+        activate_units(shared, rows, 0, next, masks, round);
+    }
 #pragma unroll 1
     for (int layer = 1; layer < LAST; ++layer) {
         __syncthreads();
@@ -185,6 +202,14 @@ __device__ inline void go_back(TableShared& shared, const RowBlock& rows, const 
     Sums sums = {};
     if (last.is_mine()) last.multiply(sums, shared.units[(LAST + 1) % 2]);
     differentiate_units(shared, rows, LAST - 1, sums, masks);
+#pragma unroll
+    for (int round = 1; round < UNIT_ROUNDS; ++round) {
+        Sums next = {};
+        LastBackward more;
+        more.load(&tiles[tiles_before(LAST)], round);
+        if (more.is_mine(round)) more.multiply(next, shared.units[(LAST + 1) % 2]);
+        differentiate_units(shared, rows, LAST - 1, next, masks, round);
+    }
 #pragma unroll 1
     for (int layer = LAST - 1; layer > 0; --layer) {
         __syncthreads();

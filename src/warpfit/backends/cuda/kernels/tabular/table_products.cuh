@@ -34,8 +34,8 @@ template <int M, int K, bool SPLIT>
 struct Product {
     static constexpr int BUSY = SPLIT ? K : M;  // warps, if there were as many
     static constexpr int ROUNDS = rounds_of(BUSY), PIECES = SPLIT ? 1 : rounds_of(K);
-    static constexpr int COUNT = SPLIT ? M : (K + PIECES - 1) / PIECES;  // tiles of a piece
-    static_assert(!SPLIT || ROUNDS == 1, "each warp adds up over one tile");
+    static constexpr int COUNT =  // tiles of a piece, or of all rounds
+        SPLIT ? M * ROUNDS : (K + PIECES - 1) / PIECES;
     uint4 words[COUNT];
 
     __device__ static bool is_mine(int round = 0) { return has_tile<BUSY>(round); }
@@ -45,10 +45,11 @@ struct Product {
         const int tile = is_mine(round) ? round * WARPS + own_warp() : 0;
         const uint4* first = &tiles[SPLIT ? tile : tile * K][own_lane()];
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
+        for (int i = 0; i < (SPLIT ? M : COUNT); ++i) {
             const int k = smaller(piece * COUNT + i, K - 1);
-            words[i] = received(first + (SPLIT ? i * K : k) * 32);
+            words[SPLIT ? round * M + i : i] = received(first + (SPLIT ? i * K : k) * 32);
         }
+        if (SPLIT && round + 1 < ROUNDS) load(tiles, round + 1);
     }
 
     // What a lane has of eight rows' units, of two tiles that are added up over.
@@ -88,27 +89,31 @@ struct Product {
     }
 
     // This warp's part of all sums, to shared memory.
+    template <int ROUND = 0>
     __device__ void multiply(Parts& parts, const T (*units)[STRIDE]) const {
         static_assert(SPLIT, "there are parts of split products alone");
-        if (!is_mine()) return;
+        if (!is_mine(ROUND)) return;
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
-            const Pair pair(units, n, own_warp());
+            const Pair pair(units, n, ROUND * WARPS + own_warp());
 #pragma unroll
             for (int m = 0; m < M; ++m) {
                 float sums[4] = {};
-                pair.add(sums, words[m], 0);
+                pair.add(sums, words[ROUND * M + m], 0);
 #pragma unroll
-                for (int part = 0; part < 4; ++part)
-                    parts[own_warp()][row_of(n, part)][m * 16 + unit_of(part)] = sums[part];
+                for (int part = 0; part < 4; ++part) {
+                    float& sum = parts[own_warp()][row_of(n, part)][m * 16 + unit_of(part)];
+                    sum = ROUND > 0 ? sum + sums[part] : sums[part];
+                }
             }
         }
+        if constexpr (ROUND + 1 < ROUNDS) multiply<ROUND + 1>(parts, units);
     }
 
     __device__ static float sum_of_parts(const Parts& parts, int row, int unit) {
         float sum = 0;
 #pragma unroll
-        for (int warp = 0; warp < K; ++warp) sum += parts[warp][row][unit];
+        for (int warp = 0; warp < smaller(K, WARPS); ++warp) sum += parts[warp][row][unit];
         return sum;
     }
 };
@@ -119,6 +124,10 @@ using LastForward = Product<OUTPUT_TILES, HIDDEN_TILES, true>;
 using Middle = Product<HIDDEN_TILES, HIDDEN_TILES, false>;  // both ways
 using LastBackward = Product<HIDDEN_TILES, OUTPUT_TILES, false>;
 using FirstBackward = Product<INPUT_TILES, HIDDEN_TILES, SPLITS_FIRST>;
+
+// Of a layer's tiles of units each warp has one; of a single layer's two, one after the other.
+constexpr int UNIT_ROUNDS = rounds_of(HIDDEN_TILES);
+static_assert(UNIT_ROUNDS == 1 || LAST == 1, "behind a layer with more tiles come the outputs");
 
 // Leaves a warp's numbers of 16 units and a block's rows where products that add up over rows take
 // them: (units, rows) as A, and (rows, units) as B, are the same words.

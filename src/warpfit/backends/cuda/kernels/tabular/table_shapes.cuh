@@ -35,7 +35,6 @@ using Target = choice<HAS_LABELS, int64, float>;
 __device__ constexpr int tiles_of(int size) { return (size + 15) / 16; }
 constexpr int INPUT_TILES = tiles_of(INPUTS), HIDDEN_TILES = tiles_of(HIDDEN),
               OUTPUT_TILES = tiles_of(OUTPUTS);
-static_assert(HIDDEN_TILES <= WARPS, "a tile for each warp");
 
 __device__ constexpr float root_of(int layer) { return layer == 0 ? FIRST_ROOT : ROOT; }
 
