@@ -49,6 +49,13 @@ def test_programs_are_equally_good_if_their_difference_is_small(distance: float)
     assert found["standard_error"] == pytest.approx(0.05 / 10**0.5, rel=0.5)
 
 
+def test_four_fits_of_a_split_count_instead_of_one() -> None:
+    ours, again = tables.WHOLE, tables.WHOLE + tables.AGAIN
+    rows = {name: {"scores": {"rmse": [2.0, 1.9, 2.1]}} for name in (ours, tables.PAIRS[ours])}
+    assert list(tables.compared(rows, tables.PAIRS)) == [ours]
+    assert list(tables.compared(rows | {again: rows[ours]}, tables.PAIRS)) == [again]
+
+
 def test_points_are_means_over_tables_that_all_have_run() -> None:
     quick, slow = "warpfit realmlp", "lightgbm"
     measured = {
