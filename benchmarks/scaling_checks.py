@@ -158,10 +158,10 @@ class _Telling(wf.Callback):
 def train_as_process(asked: dict[str, Any]) -> None:
     """Print the losses of a run as one of several processes, and train on until one is killed."""
     x, y = rows_of(CHECKED_SIZES, CHECKED_ROWS)
-    _, history = trained(CHECKED_SIZES, x, y, PROCESSES[0], **asked)
+    _, history = trained(CHECKED_SIZES, x, y, PROCESSES, **asked)
     print(json.dumps(history.step_losses.tolist()), flush=True)
     endless = {**asked, "epochs": 10**6, "callbacks": [_Telling()]}
-    trained(CHECKED_SIZES, x, y, PROCESSES[0], **endless)
+    trained(CHECKED_SIZES, x, y, PROCESSES, **endless)
 
 
 if __name__ == "__main__":

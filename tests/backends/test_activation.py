@@ -103,6 +103,7 @@ def test_activations_take_any_shape(
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_in_place(backend: Backend, name: str) -> None:
     activation, values = Activation(name), normal(4, 3)
@@ -213,6 +214,7 @@ def test_softmax_forward(backend: Backend, name: str, shape: tuple[int, ...], dt
     assert_within_tolerance(y, expected)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("shape", [(6, 5), (4,), (2, 3, 4), (3, 1)])
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_softmax_backward_is_the_derivative(
@@ -230,6 +232,7 @@ def test_softmax_backward_refuses_shapes(backend: Backend, name: str) -> None:
         call(getattr(backend, f"{name}_backward"), np.zeros(3), np.zeros((2, 3)))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [-1e4, 0, 1e4])
 def test_softmax_is_stable(backend: Backend, offset: float, dtype: str) -> None:

@@ -38,6 +38,7 @@ def test_every_float16_is_widened_exactly(backend: Backend, dtype: str) -> None:
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "value",

@@ -65,16 +65,15 @@ def float_operands(case: Case) -> list[Any]:
 # -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_every_op_has_a_docstring(op: str) -> None:
-    assert len(inspect.getdoc(getattr(Backend, op)) or "") > 10
+def test_every_op_has_a_docstring() -> None:
+    assert not [op for op in OPS if len(inspect.getdoc(getattr(Backend, op)) or "") <= 10]
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_every_op_is_implemented_with_the_contracts_signature(backend: Backend, op: str) -> None:
-    implementation = getattr(type(backend), op)
-    assert not getattr(implementation, "__isabstractmethod__", False)
-    assert parameters(implementation) == parameters(getattr(Backend, op))
+def test_every_op_is_implemented_with_the_contracts_signature(backend: Backend) -> None:
+    for op in OPS:
+        implementation = getattr(type(backend), op)
+        assert not getattr(implementation, "__isabstractmethod__", False), op
+        assert parameters(implementation) == parameters(getattr(Backend, op)), op
 
 
 def test_an_unfinished_backend_cannot_be_made() -> None:
@@ -138,12 +137,12 @@ def test_float32_is_within_1e_6_element_by_element(backend: Backend, name: str) 
         assert error.max() <= 1e-6
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
 @pytest.mark.parametrize("name", CASE_NAMES)
-def test_other_dtypes_are_refused(backend: Backend, name: str, dtype: str) -> None:
-    case = map_floats(lambda array: array.astype(dtype), cases()[name])
-    with pytest.raises(DTypeError, match=f"expected float32 or float64.*, got {dtype}"):
-        run(backend, case)
+def test_other_dtypes_are_refused(backend: Backend, name: str) -> None:
+    for dtype in ("int64", "uint8", "bool"):
+        case = map_floats(lambda array, dtype=dtype: array.astype(dtype), cases()[name])
+        with pytest.raises(DTypeError, match=f"expected float32 or float64.*, got {dtype}"):
+            run(backend, case)
 
 
 SIMILAR = tuple(
@@ -331,12 +330,12 @@ def test_updates_take_empty_lists(backend: Backend, name: str) -> None:
     assert norm is None or backend.to_numpy(norm) == 0
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize("name", UPDATES)
-def test_updates_refuse_other_dtypes(backend: Backend, name: str, dtype: str) -> None:
-    groups = [owned(backend, group) for group in lists(UPDATES[name], dtype)]
-    with pytest.raises(DTypeError, match=f"expected float32 or float64.*, got {dtype}"):
-        apply(backend, UPDATES[name], groups)
+def test_updates_refuse_other_dtypes(backend: Backend, name: str) -> None:
+    for dtype in ("uint8", "int64"):
+        groups = [owned(backend, group) for group in lists(UPDATES[name], dtype)]
+        with pytest.raises(DTypeError, match=f"expected float32 or float64.*, got {dtype}"):
+            apply(backend, UPDATES[name], groups)
 
 
 @pytest.mark.parametrize("name", [name for name in UPDATES if name != "clip_by_norm"])

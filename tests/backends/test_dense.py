@@ -29,6 +29,7 @@ def naive_product(a: Any, b: Any) -> Any:
 # ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transpose_b", FLAGS)
 @pytest.mark.parametrize("transpose_a", FLAGS)
@@ -152,6 +153,7 @@ def test_linear_backward(backend: Backend, needs_dx: bool, needs_db: bool) -> No
         assert_derivative(db, lambda value: inner(b=value), b)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_linear_backward_takes_over_the_derivative_of_the_activation_below(
     backend: Backend, name: str

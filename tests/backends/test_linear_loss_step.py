@@ -85,6 +85,7 @@ class Layer:
         np.testing.assert_allclose(exact(self.ops, logits.dx), dx, **near)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"),

@@ -185,7 +185,7 @@ def test_cross_entropy_with_weights(
     cross_entropy(backend, 90, 7, dtype, **options).check(scale=2.0)
 
 
-@pytest.mark.in_turns(12)
+@pytest.mark.in_turns(16)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "shape", [(1,), (7, 1), (6, 5), (40, 33), (3, 4, 2), (33, 64), (3, 5000), (2, 1029)]

@@ -73,6 +73,7 @@ def test_is_the_formula_of_singular_values(backend: Backend, name: str, dtype: s
         np.testing.assert_array_equal(backend.to_numpy(lists[1][idx]), before[1][idx])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("scale", [0.0, 1e-12, 1e-3, 1e12])
 def test_the_length_of_a_gradient_does_not_matter_unless_tiny(
     backend: Backend, scale: float

@@ -757,7 +757,7 @@ class TwoLayers:
             )
 
 
-@pytest.mark.in_turns(12)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("solver", SKLEARN_SOLVERS)
 @pytest.mark.parametrize(
     ("estimator", "loss"),

@@ -82,7 +82,7 @@ def images(synchronized: bool = False) -> nn.Sequential:
     return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3, seed=2))
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def test_norms_of_the_whole_batch(nccl: FakeNccl, precision: str) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(21, 6, 6, 1)).astype("float32"), rng.integers(0, 3, 21)

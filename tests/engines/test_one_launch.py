@@ -556,7 +556,8 @@ def test_looking_ahead(cuda: str, only_cluster: Callable[[int], None], case: Cas
 
 DIVIDED = [
     Case((100, 60, 10), 64, 4, "cross_entropy", "decayed", "tanh"),
-    Case((90, 120, 17), 128, 4, "mse", "plain", "sigmoid", "bfloat16"),
+    Case((90, 60, 17), 128, 4, "mse", "plain", "sigmoid", "bfloat16"),
+    Case((90, 120, 3), 64, 4, "cross_entropy", "decayed", "tanh"),
     Case((300, 128, 3), 64, 8, "cross_entropy", "plain", "gelu"),
     Case((784, 256, 10), 128, 16, "cross_entropy", "plain", "tanh"),
 ]

@@ -91,7 +91,7 @@ def test_what_is_told(train: Callable[..., Any], mistake: Mistake, message: str)
             train(mistake, reverse)
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mistake",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,18 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-@pytest.mark.in_turns(3)
+# Each optimizer, precision and weighting once.
+QUICK = {("adam", "float32", True), ("clipped", "float32", False), ("penalized", "bfloat16", True)}
+
+
 @pytest.mark.usefixtures("cards")
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "precision", "weighted"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in product(OPTIMIZERS, ("float32", "bfloat16"), (False, True))
+    ],
+)
 def test_what_is_of_all_rows_is_of_all_cards(name: str, precision: str, weighted: bool) -> None:
     weights = np.random.default_rng(1).uniform(0, 2, NUM_ROWS) if weighted else None
     if precision == "float32":
@@ -196,6 +204,7 @@ AWAITED = "numbers, step / 2,\n                [&](int i) {\n                   
 OWN_CARD = "card * REPLICAS + own_replica()"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("mistake", "error"),
     [

@@ -125,6 +125,7 @@ def test_units_that_others_have_not_read_are_poisoned(train: Callable[..., Any])
             train({UNITS: "units(int) { return y[0]; }"}, reverse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mistake",
     [

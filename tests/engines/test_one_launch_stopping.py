@@ -139,6 +139,8 @@ SAMPLES = {"sample_weight": np.random.default_rng(0).random(len(X))}
 SQUARES = {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SIZES, "mse", 9)}
 
 
+# The rules and the networks that follow decide alike.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clusters", "settings"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,10 +33,11 @@ STEPS = 5  # of an epoch of each case
 WARP = 32
 
 
-def some(cases: list[Case]) -> list[Any]:
-    """Return the cases, of which most are for when there is time."""
+def some(cases: list[Case], places: Sequence[int] = (0, 1, 2)) -> list[Any]:
+    """Return the cases, of which all but those at some places are for when there is time."""
     return [
-        pytest.param(case, marks=pytest.mark.slow if i > 2 else ()) for i, case in enumerate(cases)
+        pytest.param(case, marks=() if place in places else pytest.mark.slow)
+        for place, case in enumerate(cases)
     ]
 
 
@@ -153,7 +154,7 @@ def specialized_threads(config: OneLaunchConfig) -> Callable[[str], range]:
     return threads_of
 
 
-@pytest.mark.parametrize("case", some(SPECIALIZED), ids=str)
+@pytest.mark.parametrize("case", some(SPECIALIZED, (0, 1, 4)), ids=str)
 def test_warp_specialized(
     monkeypatch: pytest.MonkeyPatch,
     only_specialized_cluster: Callable[[int], None],
@@ -171,7 +172,7 @@ def test_warp_specialized(
         assert_known(launch, protocol, specialized_threads(config))
 
 
-@pytest.mark.parametrize("case", some(BY_LAYERS), ids=str)
+@pytest.mark.parametrize("case", some(BY_LAYERS, (0, 1)), ids=str)
 @pytest.mark.usefixtures("by_layers")
 def test_layer_by_layer(
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +299,12 @@ def cluster_chooser(name: str) -> Chooser:
 
 @pytest.mark.parametrize(
     ("cluster", "sizes", "count"),
-    [(1, (260, 40, 10), 1), (1, (100, 100, 10), 2), (2, (200, 128, 10), 3), (4, (90, 30, 7), 1)],
+    [
+        (1, (260, 40, 10), 1),
+        pytest.param(1, (100, 100, 10), 2, marks=pytest.mark.slow),
+        (2, (200, 128, 10), 3),
+        (4, (90, 30, 7), 1),
+    ],
 )
 def test_clusters_of_many(
     monkeypatch: pytest.MonkeyPatch, cluster: int, sizes: tuple[int, ...], count: int
@@ -316,7 +322,9 @@ def test_clusters_of_many(
     )
 
 
-@pytest.mark.parametrize("sizes", [(20, 30, 12, 3), (12, 40, 5)])
+@pytest.mark.parametrize(
+    "sizes", [(20, 30, 12, 3), pytest.param((12, 40, 5), marks=pytest.mark.slow)]
+)
 def test_groups_of_many(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
     launch = train_many(
         monkeypatch,

@@ -222,6 +222,7 @@ def test_indices_from_0_to_255_are_no_pixels() -> None:
     wf.evaluate(model, x, x[:, 0] % 2)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("make", [network, Table])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_half_precision_is_refused(cuda: str, precision: str, make: Any) -> None:

@@ -75,7 +75,8 @@ class Case(NamedTuple):
 SPECIALIZED = [
     Case((40, 37, 10), 80, 2, ahead=True),
     Case((100, 60, 10), 64, 4, optimizer="plain sgd", ahead=True),
-    Case((100, 120, 10), 128, 4, optimizer="plain sgd", ahead=True),
+    Case((100, 60, 10), 128, 4, optimizer="plain sgd", ahead=True),
+    Case((100, 120, 10), 64, 4, optimizer="plain sgd", ahead=True),
     Case((40, 37, 10), 80, 2),
     Case((40, 37, 10), 48, 2, 3),
     Case((40, 60, 10), 64, 4, ahead=True),

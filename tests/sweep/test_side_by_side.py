@@ -115,6 +115,7 @@ def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
     assert_same_weights(found.models[2], sweep(cuda, [{"lr": 0.2}], precision="float16").models[0])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_graphs_of_one_serve_the_next_that_is_alike(
     cuda: str, monkeypatch: pytest.MonkeyPatch, optimizer: str

@@ -393,7 +393,7 @@ def test_a_pause_changes_no_bit(cuda: str) -> None:
     [
         ({"engine": "layerwise"}, "engine 'layerwise' was asked for"),
         ({"callbacks": [wf.EarlyStopping("loss", patience=1)], "report_every": 2}, "callbacks"),
-        ({"precision": "float32"}, "expected at most"),
+        pytest.param({"precision": "float32"}, "expected at most", marks=pytest.mark.slow),
     ],
     ids=["engine", "callback", "precision"],
 )

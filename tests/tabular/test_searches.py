@@ -49,6 +49,7 @@ def table(num_rows: int = 60) -> tuple[pd.DataFrame, Any]:
 
 
 @pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", ["realmlp", "tabm"])
 def test_a_space_is_searched_as_scikit_learn_does(method: str, n_jobs: int) -> None:
     frame, y = table()
@@ -67,6 +68,7 @@ def pick_last(results: Any) -> int:
     return len(results["params"]) - 1
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -91,6 +91,7 @@ ranks.barrier()
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("difference", "own", "of_others"),
     [
@@ -117,6 +118,7 @@ def test_what_one_process_is_refused_ends_all(
     assert second[2] == f"warpfit.errors.{own}"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("end", ["kill", "raise", "exit", "interrupt"])
 def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
     ending = f"""

@@ -142,6 +142,6 @@ def test_every_run_gets_a_folder_of_its_own(
 
 def test_processes_are_for_calls_of_fit() -> None:
     with pytest.raises(
-        ConfigError, match="'cuda:all' for every GPU, got 'mpi', which is for calls"
+        ConfigError, match="'cuda:all' for every GPU, got 'processes', which is for calls"
     ):
-        TrainSettings(device="mpi")
+        TrainSettings(device="processes")

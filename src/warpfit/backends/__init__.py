@@ -39,9 +39,8 @@ __all__ = [
 ]
 
 _CPU = NumpyBackend()
-# Several devices, which are for `fit` to find: all GPUs, or one for each process of any launcher,
-# whose second name is older.
-ALL_CARDS, PROCESSES = "cuda:all", ("processes", "mpi")
+# Several devices, which are for `fit` to find: all GPUs, or one for each process of any launcher.
+ALL_CARDS, PROCESSES = "cuda:all", "processes"
 
 _CUDA_NAME = re.compile(r"cuda(?::(0|[1-9][0-9]*))?")
 

@@ -102,7 +102,7 @@ class Plan:
     devices : tuple of str
         Those of all ranks, if several train the network; `device` is this rank's.
     has_processes : bool
-        Whether ranks are processes of MPI rather than threads.
+        Whether ranks are processes rather than threads.
     """
 
     engine: str

@@ -71,7 +71,7 @@ class Team:
 @contextmanager
 def team_of(plan: Plan, state: TrainState, data: TrainingData, make: MakeRun) -> Iterator[Team]:
     """Give rank 0's run among those of the plan's ranks, which train while this one does; in a
-    process of MPI its own.
+    process among several its own.
 
     A block that is left early ends them, and an error ends them all with the same.
     """

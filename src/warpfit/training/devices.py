@@ -110,12 +110,12 @@ def _of_processes() -> Devices:
     if device != "cpu":
         cards = all_cards()
         device = cards[ranks.local_rank % len(cards)]
-    return Devices(device, tuple(f"{PROCESSES[0]}:{rank}" for rank in range(ranks.size)), True)
+    return Devices(device, tuple(f"{PROCESSES}:{rank}" for rank in range(ranks.size)), True)
 
 
 def is_of_processes(device: Any) -> bool:
     """Return whether a device is one for each process."""
-    return isinstance(device, str) and device in PROCESSES
+    return isinstance(device, str) and device == PROCESSES
 
 
 class Refusal(NamedTuple):

@@ -158,7 +158,7 @@ class TrainSettings:
             raise ConfigError(f"expected dropout in [0, 1), got {self.dropout!r}")
         if not self.clip_norm >= 0:
             raise ConfigError(f"expected clip_norm of at least 0, got {self.clip_norm!r}")
-        if self.device in PROCESSES:  # each process would write the same files
+        if self.device == PROCESSES:  # each process would write the same files
             raise ConfigError(
                 f"expected a device, or 'cuda:all' for every GPU, got {self.device!r}, which is "
                 "for calls of `fit`"

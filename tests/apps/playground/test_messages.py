@@ -174,7 +174,7 @@ NESTED = st.recursive(
 )
 
 
-@property_settings(max_examples=20)
+@property_settings(max_examples=10)
 @given(st.sampled_from(["type", "task", "settings", "afresh", "points"]), NESTED)
 def test_any_value_is_taken_or_refused(key: str, value: Any) -> None:
     try:

@@ -39,6 +39,7 @@ def test_sums_are_of_the_type_that_is_asked_for(ops: Any, shape: tuple[int, int]
     np.testing.assert_array_equal(sums.numpy(), x.sum(axis=0))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sum_columns(ops: Any, shape: tuple[int, int], dtype: str) -> None:

@@ -396,6 +396,7 @@ def test_other_gradients_of_pooling_are_arrays(kernel_runtime: Any, pool: Any, d
     np.testing.assert_array_equal(found.numpy(), dx)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("w", [(1, 1, 1040, 16), (1, 1, 16, 1040)])
 def test_channels_for_which_a_warpgroup_has_too_few_threads(
     kernel_runtime: Any, w: tuple[int, int, int, int]

@@ -44,7 +44,7 @@ def assert_close(result: Any, expected: Any, limit: float) -> None:
 
 # A single element, one block with a ragged end, and so many elements that the blocks go round more
 # than once.
-@pytest.mark.in_turns(24)
+@pytest.mark.in_turns(48)
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (71, 1000)])
 @pytest.mark.parametrize("weighted", [False, True])

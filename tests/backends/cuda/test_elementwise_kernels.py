@@ -190,6 +190,7 @@ def test_arrays_and_numbers_only(ops: Backend) -> None:
 SHAPES = [(64, 96), (41, 101), (3, 2048)]
 
 
+@pytest.mark.in_turns(2)
 @each_placing
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

@@ -114,7 +114,7 @@ def numbers(shape: Shape, largest: float = 4.0) -> Any:
     return rng.integers(-8, 9, size).astype("f4") * np.float32(largest / 8)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_with_the_batch_before(ops: CudaBackend, shape: Shape, dtype: str) -> None:

@@ -59,6 +59,7 @@ def assert_close(results: Any, expected: Any, dtypes: list[str], limit: float) -
 # ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("shape", [(40, 3), (21, 16)])
@@ -87,6 +88,7 @@ def test_batch_norm_in_half_precision(
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("shape", [(40, 3), (21, 16)])
@@ -117,6 +119,7 @@ def test_batch_norm_of_half_precision_has_parameters_in_float32(
         ops.batch_norm_forward(x, vectors[0], *(added[0] for _ in range(3)), training=True)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("shape", [(5, 7), (3, 64)])
 def test_layer_norm_in_half_precision(ops: CudaBackend, shape: tuple[int, int], dtype: str) -> None:
@@ -154,6 +157,7 @@ def test_gradients_of_parameters_come_without_the_loss_scale(ops: CudaBackend) -
         np.testing.assert_array_equal(results[number].numpy(), plain[number].numpy())
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("units", [10, 16])
 def test_dropout_in_half_precision(ops: CudaBackend, units: int, dtype: str) -> None:
@@ -168,6 +172,7 @@ def test_dropout_in_half_precision(ops: CudaBackend, units: int, dtype: str) -> 
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("channels", [3, 16])
 def test_pooling_in_half_precision(ops: CudaBackend, channels: int, dtype: str) -> None:
@@ -211,7 +216,7 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
     )
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", [*TOLERANCE, *HALF])
 @pytest.mark.parametrize("name", UPDATES)
 def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:
@@ -249,6 +254,7 @@ def run_all(ops: Backend, x: Any, dy: Any, weight: Any) -> list[Any]:
     return [*results, y, ops.avg_pool2d_backward(y, x.shape, **pairs)]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("channels", [8, 5])
 def test_arrays_of_any_alignment(ops: CudaBackend, channels: int, dtype: str) -> None:

@@ -130,7 +130,7 @@ def assert_close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2 * UNIT * scale)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_forward_and_backward(ops: CudaBackend, sizes: Sizes) -> None:
     layers, x = layers_of(sizes), batches(sizes, sizes.members)

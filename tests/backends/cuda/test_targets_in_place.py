@@ -102,7 +102,7 @@ class Setting:
                 np.testing.assert_array_equal(found[1], expected[1])
 
 
-@pytest.mark.in_turns(60)
+@pytest.mark.in_turns(120)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("columns", [1, 3, 4, 12, 40])
 @pytest.mark.parametrize("name", LOSSES)
