@@ -11,7 +11,7 @@ Networks are equally good if the difference of their scores is: two one-sided t-
 seed, against half the standard deviation of the peer's scores over seeds (TOST). Half of it is more
 than the noise of ten pairs; a hundred show it. pytabkit trains networks for a hundred splits at
 once, with one matrix product for all. Where ours is fitted four times to each split, its mean score
-counts, and half as many splits will do.
+counts, and a third fewer splits will do.
 
     python benchmarks/tables.py [--tables magic,...] [--programs "warpfit realmlp,lightgbm"]
         [--seeds 10] [--seconds 20] [--epochs 256] [--minutes 8] [--scores-only]
