@@ -84,9 +84,9 @@ def test_an_ensemble_is_dealt_to_devices(monkeypatch: pytest.MonkeyPatch) -> Non
     trained: Counter[str] = Counter()
     run_shard = elsewhere.run_shard
 
-    def counting(tasks: Any, device: str, stop: Any) -> Any:
+    def counting(tasks: Any, device: str) -> Any:
         trained[device] += len(tasks)
-        return run_shard(tasks, device, stop)
+        return run_shard(tasks, device)
 
     monkeypatch.setattr(elsewhere, "run_shard", counting)
     several = classifier(["cpu", "cpu"], n_ensemble=3).fit(X, Y)

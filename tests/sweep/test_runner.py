@@ -31,12 +31,13 @@ from warpfit.sweep.elsewhere import Shards, run_shard
 from warpfit.sweep.fit_many import _tasks
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.here import run_here
-from warpfit.sweep.sending import stop_of, workers_of
+from warpfit.sweep.sending import workers_of
+from warpfit.sweep.threads import own_device, stop_of
 from warpfit.sweep.workers import (
     DeviceWorkers,
     ExecutorsWorkers,
     JoblibsWorkers,
-    own_device,
+    _called,
     workers_for,
 )
 
@@ -87,6 +88,10 @@ def test_several_threads_have_the_bits_of_one_and_leave_blas_its_threads() -> No
         assert_same_weights(ours, theirs)
 
 
+def _shard_here(tasks: Any, share: None, stop: Any) -> Any:
+    return run_shard(tasks, "cpu")
+
+
 def test_threads_stop_after_ctrl_c_and_hand_over_what_they_have() -> None:
     executor, stop = ThreadPoolExecutor(1), stop_of(ThreadPoolExecutor(1))
     assert stop is not None
@@ -112,8 +117,8 @@ def test_threads_stop_after_ctrl_c_and_hand_over_what_they_have() -> None:
         None,
     )
     with executor:
-        outcomes = executor.submit(run_shard, tasks, "cpu", stop).result()
-    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+        outcomes = executor.submit(_called, _shard_here, tasks, None, stop).result()
+    assert [outcome.status for outcome in outcomes] == ["done", "interrupted"]
     with pytest.raises(KeyboardInterrupt):
         run_here(tasks, stop)
 

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from warpfit.estimators.one_fit import OneFit, Result
 from warpfit.estimators.predictions import PredictedRows
 from warpfit.estimators.splits import Fits, Side, Split
-from warpfit.sweep.sending import is_set
+from warpfit.sweep.threads import is_set
 
 # Of a call: twice as many as fill a card, and the rows of all are in memory at once.
 MOST_NETWORKS = 16

@@ -49,7 +49,8 @@ from warpfit.sweep.here import run_here
 from warpfit.sweep.joint import FittedJointly
 from warpfit.sweep.sending import check_sendable
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
-from warpfit.sweep.workers import DeviceWorkers, Raised, Workers, own_device, thrown
+from warpfit.sweep.threads import own_device
+from warpfit.sweep.workers import DeviceWorkers, Raised, Workers, thrown
 from warpfit.training.devices import devices_of
 
 Indices = npt.NDArray[np.int64]

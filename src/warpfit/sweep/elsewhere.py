@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from math import prod
 from threading import Event
@@ -18,15 +18,15 @@ from warpfit.sweep.groups import Group
 from warpfit.sweep.here import placed, runner_here
 from warpfit.sweep.planning import plan_groups
 from warpfit.sweep.runner import Runner, in_order
-from warpfit.sweep.sending import check_sendable, for_sending, is_set
+from warpfit.sweep.sending import check_sendable, for_sending
 from warpfit.sweep.tasks import Outcome, Task, train, unfinished
+from warpfit.sweep.threads import own_device
 from warpfit.sweep.workers import (
     DeviceWorkers,
     Function,
     JoblibsWorkers,
     Raised,
     Workers,
-    own_device,
     thrown,
 )
 from warpfit.training.devices import devices_of
@@ -153,23 +153,22 @@ def _train_one(data: SharedData, share: tuple[str, Sent], stop: Event | None) ->
 
 
 def _train_shard(data: SharedData, share: tuple[str, Sent], stop: Event | None) -> list[Outcome]:
-    return run_shard(_with_data(data, share[1]), own_device() or share[0], stop)
+    return run_shard(_with_data(data, share[1]), own_device() or share[0])
 
 
-def run_shard(tasks: Sequence[Task], device: str, stop: Event | None = None) -> list[Outcome]:
-    """Train a shard's networks on a device of this process until `stop` is set, and return what
-    came of them.
+def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:
+    """Train a shard's networks on a device of this process, and return what came of them: after
+    Ctrl-C, of those that had begun.
     """
     device = backends.resolve_device(device)
     own = [
         replace(task, arguments={**task.arguments, "device": device})
         for task in placed(tasks, device)
     ]
-    outcomes = []
-    for outcome in runner_here(device).run(plan_groups(own)):
-        outcomes.append(_for_sending(outcome))
-        if is_set(stop):
-            break
+    outcomes: list[Outcome] = []
+    with suppress(KeyboardInterrupt):
+        for outcome in runner_here(device).run(plan_groups(own)):
+            outcomes.append(_for_sending(outcome))
     return outcomes
 
 

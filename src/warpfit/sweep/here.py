@@ -11,8 +11,8 @@ from warpfit.errors import WarpfitError
 from warpfit.sweep.folds import SweepData
 from warpfit.sweep.planning import plan_groups
 from warpfit.sweep.runner import OneByOne, Runner
-from warpfit.sweep.sending import is_set
 from warpfit.sweep.tasks import Outcome, Task, errors_told, unfinished
+from warpfit.sweep.threads import is_set
 from warpfit.sweep.together import Together
 
 CPU = "cpu"

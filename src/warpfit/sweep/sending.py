@@ -1,11 +1,9 @@
-"""Values sent to other processes and threads, and back."""
+"""Values sent to other processes, and back."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from threading import Event
 from typing import Any
 
 from warpfit.cores import num_cores
@@ -53,14 +51,3 @@ def workers_of(executor: Any) -> int:
     if hasattr(client, "nthreads"):  # Dask's
         return max(1, sum(client.nthreads().values()))
     return num_cores()
-
-
-def stop_of(executor: Executor) -> Event | None:
-    """Return what tells an executor's workers that they may stop, if it can: Ctrl-C does not reach
-    threads.
-    """
-    return Event() if isinstance(executor, ThreadPoolExecutor) else None
-
-
-def is_set(stop: Event | None) -> bool:
-    return stop is not None and stop.is_set()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
@@ -28,6 +28,8 @@ MOST_AT_ONCE = 4
 MEMORY_SHARE = 0.5
 # Seconds after which a thread goes on out of turn: another may wait for what it holds.
 MOST_SECONDS = 0.25
+# Between two looks for an interrupt of the thread that waits: a `Stop` does not end its wait.
+SECONDS_TO_HEAR = 0.1
 
 
 def goes_beside(task: Task, plan: Plan) -> bool:
@@ -104,7 +106,10 @@ class _Threads:
     def outcomes(self) -> Iterator[Outcome]:
         """Yield those to come."""
         while self._at_work():
-            found = self._found.get()
+            try:
+                found = self._found.get(timeout=SECONDS_TO_HEAR)
+            except Empty:
+                continue
             if found is None:
                 self._num_ended += 1
             elif isinstance(found, BaseException):

@@ -12,15 +12,15 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Executor, Future, as_completed, wait
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, local
+from threading import Event
 from traceback import format_exc
 from typing import Any, NamedTuple
 
 from warpfit.errors import ConfigError
-from warpfit.sweep.sending import for_sending, joblibs_pickle, stop_of, workers_of
+from warpfit.sweep.sending import for_sending, joblibs_pickle, workers_of
+from warpfit.sweep.threads import DeviceThreads, heard, stop_of
 
 # A function of what all calls share, of a call's own share, and of what says that it is to stop.
 Function = Callable[[Any, Any, Event | None], Any]
@@ -98,7 +98,7 @@ class ExecutorsWorkers(Workers):
         except KeyboardInterrupt:
             if stop is not None:
                 stop.set()
-            yield from _handed_over(futures)
+            yield from _handed_over(futures, SECONDS_TO_HAND_OVER if stop is None else None)
             raise
         finally:
             if stop is not None:
@@ -119,24 +119,14 @@ class DeviceWorkers(Workers):
     def results(
         self, function: Function, shared: Any, shares: Sequence[Any]
     ) -> Iterator[tuple[int, Any]]:
-        free: SimpleQueue[str] = SimpleQueue()
-        for device in self.devices:
-            free.put(device)
-
-        def begin() -> None:
-            _own.device = free.get()
-
-        with ThreadPoolExecutor(self.count, initializer=begin) as pool:
-            yield from ExecutorsWorkers(pool).results(function, shared, shares)
-
-
-# Of each thread of `DeviceWorkers` its device.
-_own = local()
-
-
-def own_device() -> str | None:
-    """Return the device of the thread that calls, if it is one of `DeviceWorkers`."""
-    return getattr(_own, "device", None)
+        threads, waits = DeviceThreads(self.devices), True
+        try:
+            yield from ExecutorsWorkers(threads).results(function, shared, shares)
+        except KeyboardInterrupt:  # they have ended, or a second one does not wait for them
+            waits = False
+            raise
+        finally:
+            threads.shutdown(waits)
 
 
 class JoblibsWorkers(Workers):
@@ -262,12 +252,18 @@ def _numbered(idx: int, function: Function, shared: Any, share: Any) -> tuple[in
 
 def _called(function: Function, shared: Any, share: Any, stop: Event | None) -> Any:
     """Return what a function returns, or its error, which is thereby told from a lost worker's."""
+    result = None
     try:
-        return function(shared, share, stop)
+        with heard(stop):
+            result = function(shared, share, stop)
+    except KeyboardInterrupt:
+        if result is None:  # else it came when all was done
+            raise
     except Exception as error:
         if stop is None:  # another process: frames do not get through
             error.add_note(f"Where it was raised:\n{format_exc()}")
         return Raised(for_sending(error), is_lost=False)
+    return result
 
 
 def _result(future: Future[Any]) -> Any:
@@ -277,13 +273,15 @@ def _result(future: Future[Any]) -> Any:
         return Raised(error, is_lost=True)
 
 
-def _handed_over(futures: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:
-    """Yield what workers that Ctrl-C reached, too, still hand over; what was yielded before comes
-    again.
+def _handed_over(
+    futures: dict[Future[Any], int], seconds: float | None
+) -> Iterator[tuple[int, Any]]:
+    """Yield what workers that Ctrl-C reached, too, hand over within seconds; what was yielded
+    before comes again.
     """
     for future in futures:
         future.cancel()
-    done, _ = wait(futures, timeout=SECONDS_TO_HAND_OVER)
+    done, _ = wait(futures, timeout=seconds)
     for future in done:
         if not future.cancelled() and future.exception() is None:
             yield futures[future], future.result()
