@@ -1,8 +1,6 @@
 // What falls to each thread of a block of NUM_THREADS, which fills shared memory or goes over an
 // array. Every thread of the block calls; nobody is waited for.
 // Every thread of the block calls; nobody is waited for.
-// Users: initial_values.cu, many_networks.cu, many_networks_sm90.cu, one_launch.cu,
-// one_launch_card.cu, one_launch_layers.cu.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,7 +1,5 @@
 // Types that follow from a kernel's settings: one of two, and parts of a struct that are there or
 // not. Values only.
-// Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu, narrow_step.cu,
-// one_launch.cu, one_launch_layers.cu, tabular/.
 #pragma once
 
 // One of two types.

@@ -1,6 +1,5 @@
 // Conversion between any two element types. A byte that becomes a float means byte / 255.
 // Values only: it knows no memory. Rounds to nearest, as NumPy does.
-// Users: copy_row.cuh, copy_strided.cu, gather_batches.cu, narrow_rows.cuh.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,6 +1,5 @@
 // Groups of neighbouring elements: one wide access where they lie aligned, single ones elsewhere.
 // A group belongs to the thread that loads it; the caller promises the alignment of wide ones.
-// Users: base/, ops/dropout/, ops/members/, ops/norm/, ops/pool/.
 #pragma once
 
 #include "base/vec.cuh"

@@ -1,7 +1,5 @@
 // Functions of <math.h> under one name for float and double.
 // Values only: overloads that CUDA has by other names, with its accuracy.
-// Users: ops/activation/, ops/arrays/, ops/loss/, ops/norm/, ops/optim/, ops/pool/, ops/softmax/,
-// resident/record/.
 #pragma once
 
 __device__ inline float square_root(float x) { return sqrtf(x); }

@@ -1,6 +1,5 @@
 // The keyed bijection that gives an epoch its order: permutation.py says what it is.
 // Values and round keys only; a RoundTable lies in the caller's shared memory, filled by a warp.
-// Users: epoch_order.cu, gather_batches.cu, many_rows.cuh, tabular/.
 #pragma once
 
 #include "base/types.cuh"

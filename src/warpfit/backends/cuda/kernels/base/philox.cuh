@@ -2,9 +2,6 @@
 //
 // Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011). The same words
 // as `warpfit.random.philox`.
-//
-// Users: dropout_forward.cu, initial_values.cu, many_networks.cu, many_networks_sm90.cu,
-// one_launch_layers.cu, tabular/.
 #pragma once
 
 #include "base/types.cuh"

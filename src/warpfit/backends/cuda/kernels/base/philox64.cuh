@@ -2,8 +2,6 @@
 //
 // Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011). The same words
 // as numpy.random.Philox draws; a counter decides 16 units of 16 bits each.
-//
-// Users: ops/members/.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,8 +1,6 @@
 // Sums, maxima and minima over a warp or a block, always in the same order, so that equal inputs
 // give equal bits. Whole warps or blocks call. Scratch is the caller's shared memory, counters the
 // launcher's, zero before and after.
-// Users: base/, gemm/, narrow/, ops/arrays/, ops/batches/, ops/conv/windows/, ops/loss/, ops/norm/,
-// ops/softmax/, resident/feed/, resident/loss/, tabular/.
 #pragma once
 
 #include "base/types.cuh"

@@ -1,7 +1,6 @@
 // A number that is given at launch, or lies on the device, where a captured launch finds that of
 // its own step.
 // Two words by value: a place on the device or null, and the number otherwise.
-// Users: ops/batches/, ops/dropout/, ops/loss/, ops/members/, ops/optim/.
 #pragma once
 
 struct Scalar {

@@ -4,8 +4,6 @@
 // A function is called as f(x, row, column): x holds the element of every input, and the element
 // lies at (row, column) of a matrix of `num_columns` columns; both are 0 if num_columns is 0, which
 // costs less.
-//
-// Users: ops/activation/, ops/loss/.
 #pragma once
 
 #include "base/types.cuh"

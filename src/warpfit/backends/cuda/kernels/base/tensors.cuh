@@ -1,7 +1,6 @@
 // Many tensors in one launch: lists of tensors of equal shapes (parameters, gradients, ...) in one
 // struct, and the loop of a block over its part of one of them. The list comes as a kernel's
 // parameter; a block has its part of one tensor to itself.
-// Users: ops/arrays/, ops/optim/.
 #pragma once
 
 #include "base/group.cuh"

@@ -4,8 +4,6 @@
 // float16 and bfloat16, and computes in accumulator<T>: float, or double for float64. The half
 // types are plain words with no arithmetic of their own, so that nothing is computed in them by
 // accident.
-//
-// Users: base/, gemm/, mma/, ops/arrays/, ops/batches/, ops/loss/, ops/members/, ptx/.
 #pragma once
 
 #include "ptx/ptx.cuh"

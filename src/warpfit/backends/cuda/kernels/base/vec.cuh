@@ -1,6 +1,5 @@
 // Sixteen bytes at a time: the widest load and store of a thread.
 // Addresses are multiples of 16 bytes; a vector is its thread's own.
-// Users: base/, gemm/, ops/arrays/, ops/batches/, ops/softmax/.
 #pragma once
 
 #include "base/types.cuh"

@@ -10,8 +10,6 @@
 // sums)` with WIDTH adjacent sums of a row: it leaves out what lies outside of (m, n), and moves 16
 // bytes at once where VECTOR = 1 promises that all rows (and bias) begin and end at multiples of 16
 // bytes. col must be a multiple of WIDTH.
-//
-// Users: gemm/, ops/conv/.
 #pragma once
 
 #include "base/types.cuh"

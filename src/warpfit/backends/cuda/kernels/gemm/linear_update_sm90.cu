@@ -335,7 +335,8 @@ __device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES
 }
 
 // Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and below the first
-// ones b, as weights of an input 1. Lanes side by side share a sum, as many as there are threads for.
+// ones b, as weights of an input 1. Lanes side by side share a sum, as many as there are threads
+// for.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
     constexpr int AT_ONCE = 16;  // as each is waited for

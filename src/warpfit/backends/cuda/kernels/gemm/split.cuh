@@ -5,8 +5,6 @@
 // their sums in `partials`, (tiles, SPLITS, sums of a tile) of the accumulator type. The block that
 // arrives last at the tile's counter adds the slices in the order of k, and sets the counter back
 // to 0 for the next launch. It never waits.
-//
-// Users: matmul_mma.cu, matmul_register.cu.
 #pragma once
 
 #include "base/reduce.cuh"

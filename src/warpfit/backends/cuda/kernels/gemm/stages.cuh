@@ -5,8 +5,6 @@
 // the same line. A block has a warpgroup that loads and CONSUMERS that multiply, each 64 MMA_ROWS
 // rows; the blocks of a CLUSTER share the tile of B. Defines: these, TRANSPOSE_A and TRANSPOSE_B,
 // whether A's rows lie side by side, and whether B's columns do not, STAGES.
-//
-// Users: conv2d_backward_weight_boxes_sm90.cu, conv2d_boxes_sm90.cu, gemm_sm90.cu.
 #pragma once
 
 #include "gemm/epilogue.cuh"

@@ -4,8 +4,6 @@
 //
 // A lane has of a strip what it has of a product's sums (ptx_sm90a.cuh): of each 8 columns a pair
 // in two rows, 8 apart.
-//
-// Users: linear_update_sm90.cu.
 #pragma once
 
 #include "mma/operand_tile.cuh"

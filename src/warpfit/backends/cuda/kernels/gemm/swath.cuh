@@ -4,8 +4,6 @@
 // blockIdx.x, down SWATH_ROWS rows of tiles before the next column, so that blocks that run at the
 // same time share rows of A and columns of B in L2. It takes two divisions before the first load:
 // more than sharing is worth to small tiles.
-//
-// Users: matmul_mma.cu, matmul_register.cu.
 #pragma once
 
 #include "base/types.cuh"

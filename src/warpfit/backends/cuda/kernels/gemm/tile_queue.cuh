@@ -5,8 +5,6 @@
 // The loading thread of a cluster's first block takes pieces from the counter, one ahead, and sends
 // the numbers to all of its blocks. Its slot of the ring was read by all when a stage is released
 // that was loaded STAGES before: the ring has one slot more than there are stages.
-//
-// Users: gemm_sm90.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"

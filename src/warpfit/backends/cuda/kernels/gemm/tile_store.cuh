@@ -5,8 +5,6 @@
 // bytes, swizzled by as many. Then, if LOADS_SAVED, `saved` comes the same way into the places that
 // C's numbers leave from. Otherwise from registers to their addresses, in whatever order rows are;
 // if SWAPPED, rows of the tile are columns of C.
-//
-// Users: gemm_sm90.cu.
 #pragma once
 
 #include "gemm/epilogue.cuh"

@@ -3,8 +3,6 @@
 // Tiles (of a cluster: CLUSTER tiles of a block, one below the other) are numbered down SWATH_ROWS
 // rows before the next column, so that those in work at the same time share rows of A and columns
 // of B in L2; the slices of one come one after the other.
-//
-// Users: gemm_sm90.cu.
 #pragma once
 
 #include "base/types.cuh"

@@ -3,8 +3,6 @@
 //
 // Each leaves its own in `partials`, (SPLITS, COUNT, 32); the one that comes last to the counter
 // adds them up, and sets it back to 0 for the next launch. It never waits.
-//
-// Users: gemm_sm90.cu.
 #pragma once
 
 #include "base/types.cuh"

@@ -6,9 +6,6 @@
 // comes row by row, or transposed. `from` is the first number; every lane of the warp calls.
 // Columns may also lie in chunks of 8: then `chunk` is the distance of two, and rows 8 numbers
 // apart are in different banks as well.
-//
-// Users: gemm/, narrow/, ops/batches/, ops/conv/windows/, ops/loss/, resident/layout/,
-// resident/products/, tabular/.
 #pragma once
 
 #include "mma/mma.cuh"

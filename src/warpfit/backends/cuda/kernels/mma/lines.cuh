@@ -6,8 +6,6 @@
 // reading eight pieces one below the other has bank conflicts.
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
-//
-// Users: ops/conv/.
 #pragma once
 
 #include "base/types.cuh"

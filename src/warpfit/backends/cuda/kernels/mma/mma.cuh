@@ -5,8 +5,6 @@
 // tf32. A tile lies in shared memory as in global memory, row by row. So that what is loaded at
 // once lies in different banks, the 16-byte chunks of a row are permuted by an exclusive or with
 // its number (if k goes along the rows), or rows are padded.
-//
-// Users: fragments.cuh, matmul_mma.cu, padded_tile.cuh.
 #pragma once
 
 #include "base/types.cuh"

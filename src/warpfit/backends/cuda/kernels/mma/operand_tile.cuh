@@ -9,9 +9,6 @@
 // 32 bytes of k.
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
-//
-// Users: gemm_sm90.cu, linear_update_sm90.cu, many_networks_sm90.cu, many_small_networks_sm90.cu,
-// ops/conv/windows/.
 #pragma once
 
 #include "base/types.cuh"

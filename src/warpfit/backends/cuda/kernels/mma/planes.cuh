@@ -4,8 +4,6 @@
 // whoever has pixels for rows moves a window by adding to an address: nothing is copied again.
 //
 // Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
-//
-// Users: ops/conv/windows/, lines.cuh.
 #pragma once
 
 #include "base/types.cuh"

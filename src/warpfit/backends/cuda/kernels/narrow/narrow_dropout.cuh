@@ -1,7 +1,6 @@
 // Dropout of a warp's 16 rows on their way through narrow layers (narrow_pass.cuh), for a network
 // among many. Changes the sums that a lane has; masks follow from step, layer, row and unit, and
 // lie nowhere.
-// Users: many_networks.cu.
 #pragma once
 
 #include "narrow/narrow_layers.cuh"

@@ -2,7 +2,6 @@
 // what each layer takes and the gradients of what it gives. All of it follows from the settings of
 // narrow_step.cu. Weights belong to the block; a warp writes its own 16 rows, and reads those of
 // all for the gradients.
-// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/reduce.cuh"

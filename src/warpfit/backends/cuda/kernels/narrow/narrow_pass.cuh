@@ -2,8 +2,6 @@
 // takes and the gradients of what it gives stay behind in shared memory, where narrow_layers.cuh
 // says. Settings beside those of narrow_layers.cuh: LOSS, SMOOTHED, COUNTS_ROWS,
 // WEIGHTED and CLASS_WEIGHTS (whether rows and classes have weights).
-//
-// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/choice.cuh"

@@ -3,8 +3,6 @@
 //
 // Which rows, the lanes of the warp have together: lane l the number of row l % 16, or -1 for one
 // that is not there, which is zeros.
-//
-// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/convert.cuh"

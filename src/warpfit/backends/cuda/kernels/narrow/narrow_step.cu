@@ -2,8 +2,8 @@
 //            record[row] = (the mean loss, the number of rows, how many are right), and in
 //            `gradients`, by blocks, the sums over their rows of d loss / d w and d loss / d b,
 //            times `scale`.
-// Layout:    x (N, WIDTHS[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows, of
-//            which it is those order[first + i], i < num_rows, with first = (read(first_step) +
+// Layout:    x (N, WIDTHS[0]) of SOURCE, contiguous: the batch, of DTYPE, or if GATHERS all rows,
+//            of which it is those order[first + i], i < num_rows, with first = (read(first_step) +
 //            offset) · rows_per_step, converted; targets likewise (N, outputs) float32, or with
 //            cross-entropy labels (N,) int64; weights (inputs, outputs) and biases (outputs,) of
 //            DTYPE, biases may be null; record (steps, 3) float64; gradients (blocks,

@@ -2,12 +2,9 @@
 // and how long to look for what other blocks leave in memory.
 //
 // A wait that does not end stops the kernel, if it is one that gives up: so do some of each block's
-// that wait for all others in the end. They count how often they look, which takes a register and no
-// clock, and which a kernel that is held up does not do. With the macro BOUNDED_WAITS, for
+// that wait for all others in the end. They count how often they look, which takes a register and
+// no clock, and which a kernel that is held up does not do. With the macro BOUNDED_WAITS, for
 // debugging, all do, and say where they stand.
-//
-// Users: gemm/, ops/conv/windows/, resident/exchange/, resident/layout/, resident/record/,
-// tabular/.
 #pragma once
 
 #include "base/types.cuh"

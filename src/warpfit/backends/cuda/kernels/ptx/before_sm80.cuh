@@ -1,7 +1,6 @@
 // What stands in for instructions that architectures before sm_80 lack; see ptx.cuh, which includes
 // this. For bfloat16 and tf32 on tensor cores, which they do not know, nothing does: other kernels
 // are chosen there. Barriers keep the size of those that have one: two words of shared memory.
-// Users: ptx.cuh.
 #pragma once
 
 // To the nearest even.

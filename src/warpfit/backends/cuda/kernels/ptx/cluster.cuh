@@ -1,7 +1,6 @@
 // A block and the others of its cluster.
 // Needs the setting CLUSTER; without clusters a block is rank 0 of one. Addresses of other blocks
 // are for st.async and mapa alone: nobody loads from another's memory.
-// Users: gemm/, resident/layout/, resident/record/.
 #pragma once
 
 #include "base/types.cuh"

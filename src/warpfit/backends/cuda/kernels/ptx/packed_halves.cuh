@@ -1,8 +1,7 @@
-// Instructions of sm_90 on two 16-bit numbers in a word: the rectifier, comparisons, the larger one.
+// Instructions of sm_90 on two 16-bit numbers in a word: the rectifier, comparisons, the larger
+// one.
 //
 // Reference: PTX ISA, as in ptx.cuh, whose part this is.
-//
-// Users: ptx.cuh.
 #pragma once
 
 // cvt.rn.relu (9.7.9.21): as floats_to_halves and floats_to_bfloats, of negative numbers 0.
@@ -24,8 +23,8 @@ __device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
         return found;                                                          \
     }
 
-// set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that of
-// the other word, or not below, else none.
+// set.gt, set.ge (9.7.7.1): of each half of a word all bits, where the number there is above that
+// of the other word, or not below, else none.
 DEFINE_WORD_OF_WORDS(greater_halves, "set.gt.u32.f16x2")
 DEFINE_WORD_OF_WORDS(greater_bfloats, "set.gt.u32.bf16x2")
 DEFINE_WORD_OF_WORDS(at_least_halves, "set.ge.u32.f16x2")

@@ -2,8 +2,6 @@
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
 //   function.
-//
-// Users: activation.cuh, types.cuh, update_rules.cuh.
 #ifndef WARPFIT_PTX_CUH
 #define WARPFIT_PTX_CUH
 
@@ -37,8 +35,8 @@ DEFINE_OF_FLOAT(square_root_near, "sqrt.approx.ftz.f32")
 DEFINE_OF_FLOAT(sine_near, "sin.approx.ftz.f32")
 DEFINE_OF_FLOAT(cosine_near, "cos.approx.ftz.f32")
 
-// ex2 (9.7.3.20): 2 to a power, within two units of the last place. lg2 (9.7.3.19): within 2^-22, of
-// 0.5 to 2, else within two units of the last place.
+// ex2 (9.7.3.20): 2 to a power, within two units of the last place. lg2 (9.7.3.19): within 2^-22,
+// of 0.5 to 2, else within two units of the last place.
 DEFINE_OF_FLOAT(power_of_2, "ex2.approx.ftz.f32")
 DEFINE_OF_FLOAT(logarithm_of_2, "lg2.approx.ftz.f32")
 
@@ -74,8 +72,8 @@ __device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], co
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-// prmt (9.7.9.7): four bytes, by the digits of `selector`, the lowest first: a byte of `word`, or, of
-// 8 more than its number, eight copies of its sign.
+// prmt (9.7.9.7): four bytes, by the digits of `selector`, the lowest first: a byte of `word`, or,
+// of 8 more than its number, eight copies of its sign.
 __device__ inline unsigned permuted_bytes(unsigned word, unsigned selector) {
     unsigned bytes;
     asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(word), "r"(selector));
@@ -377,7 +375,8 @@ __device__ inline void prefetch_bulk(const void* global, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
-// cp.async.bulk (9.7.9.25.4.1) from this block's shared memory to that of a block of its cluster, whose barrier counts.
+// cp.async.bulk (9.7.9.25.4.1) from this block's shared memory to that of a block of its cluster,
+// whose barrier counts.
 __device__ inline void copy_to_block(unsigned address, const void* from, unsigned bytes,
                                      unsigned barrier) {
     asm volatile(

@@ -3,8 +3,6 @@
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each
 //   function.
-//
-// Users: ptx.cuh.
 #pragma once
 
 // What the driver encodes of a matrix, or of images, for tensor copies (cuTensorMapEncodeTiled).
@@ -38,8 +36,8 @@ __device__ inline void copy_tensor_to_cluster(void* shared, const TensorMap* map
         : "memory");
 }
 
-// The box of some images' pixels and channels: from global to shared memory, its pixels in the order
-// of images, rows and columns, a line each; zeros outside of the images.
+// The box of some images' pixels and channels: from global to shared memory, its pixels in the
+// order of images, rows and columns, a line each; zeros outside of the images.
 __device__ inline void copy_images(void* shared, const TensorMap* map, int image, int row,
                                    int column, int channel, unsigned long long* barrier) {
     asm volatile(

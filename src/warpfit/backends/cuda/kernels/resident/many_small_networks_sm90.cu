@@ -14,8 +14,8 @@
 //           ManySmallConfig of resident_config.py.
 // Numerics: products of DTYPE; sums in float32 of gradients of parameters and of logits, and of
 //           bfloat16; of float16 those of a layer's units, and of their gradients, in float16, to
-//           which they are rounded anyway. Biases are added likewise. Parameters and their optimizer
-//           state in float32. A network's bits follow from its own numbers alone.
+//           which they are rounded anyway. Biases are added likewise. Parameters and their
+//           optimizer state in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers
 //   filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).

@@ -12,7 +12,8 @@
 //           times `scale`, a power of two that keeps them in the range of 16 bits. Sums in a fixed
 //           order; of those that go through memory the last bit is cut off.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer. Of each hidden
-//           layer two round trips through memory and two through clusters, but of the last one each.
+//           layer two round trips through memory and two through clusters, but of the last one
+//           each.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.9.13
 //   (st.async).
 //

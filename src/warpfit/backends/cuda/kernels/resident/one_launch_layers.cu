@@ -7,14 +7,15 @@
 //           with several TERMS scales (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean;
 //           far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,),
 //           zeros, if there are replicas; card is this one's number of CARDS, card_sums (CARDS,)
-//           where each has CardSums (CLUSTER,), zeros before any starts; with VALIDATES validation_batches and validation_targets
-//           of num_validated rows, as those of an epoch. record, which the host may read meanwhile:
-//           (epochs, steps and after them batches of validation data, RECORDERS, 3) float64, zeros,
-//           to be added up over the recorders of all cards: loss, weight, and rows that are right. first_epoch
-//           epochs of the run are done; each of report_every is reported, and the last. progress,
-//           answers: see Talks, after each talk_every epochs. With STOPS stopping: the rule, its
-//           state from launch to launch, and RECORDERS places, zeros before the first launch;
-//           best_places: where the best weights and biases of each layer go.
+//           where each has CardSums (CLUSTER,), zeros before any starts; with VALIDATES
+//           validation_batches and validation_targets of num_validated rows, as those of an epoch.
+//           record, which the host may read meanwhile: (epochs, steps and after them batches of
+//           validation data, RECORDERS, 3) float64, zeros, to be added up over the recorders of all
+//           cards: loss, weight, and rows that are right. first_epoch epochs of the run are done;
+//           each of report_every is reported, and the last. progress, answers: see Talks, after
+//           each talk_every epochs. With STOPS stopping: the rule, its state from launch to launch,
+//           and RECORDERS places, zeros before the first launch; best_places: where the best
+//           weights and biases of each layer go.
 // Launch:   on each card REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if
 //           there are several; SHARED_BYTES of dynamic shared memory. Settings: LayersConfig of
 //           resident_config.py.

@@ -16,8 +16,8 @@
 //
 // Groups of four warps take 64 rows each through all layers and back, a warp 16 of them, and wait
 // for nobody. Then all groups find the gradients of their weights over all rows, and update them:
-// all warps of a block but one meet twice a step. Straight code costs more than what it computes, as a
-// multiprocessor keeps only a part of a step's: so all groups do the same with other tiles.
+// all warps of a block but one meet twice a step. Straight code costs more than what it computes,
+// as a multiprocessor keeps only a part of a step's: so all groups do the same with other tiles.
 #define SHARED_ALIGNMENT 1024
 
 #include "ops/loss/loss_terms.cuh"

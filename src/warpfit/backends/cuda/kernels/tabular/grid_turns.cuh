@@ -4,8 +4,6 @@
 // Counters lie in memory, are zero at launch, and only grow. What a block has written before it
 // arrives, all see that have waited for it, if they load it as `received`: past the first cache,
 // and after the wait. All blocks are resident.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"

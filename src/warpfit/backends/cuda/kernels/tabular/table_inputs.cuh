@@ -3,8 +3,6 @@
 //
 // A block has all columns of its rows in shared memory, in float32. Gradients of embeddings are
 // sums over the block's rows; the update adds up the blocks.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "base/permutation.cuh"

@@ -4,8 +4,6 @@
 // A warp has 16 units of each layer. What the backward pass needs of these in each row lies in
 // shared memory, each thread's apart, but for whether dropout keeps the unit: a bit. Rows that no
 // batch has have gradients of 0.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "tabular/table_inputs.cuh"

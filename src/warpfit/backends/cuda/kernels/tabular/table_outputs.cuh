@@ -1,7 +1,5 @@
 // From the outputs of a block's rows to their losses and gradients, or to what they add to the
 // validation error. A warp has a row, its lanes every 32nd output.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "tabular/table_layers.cuh"

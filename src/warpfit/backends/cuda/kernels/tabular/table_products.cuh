@@ -2,11 +2,10 @@
 // warp, or with few units, parts of them.
 //
 // Weights come from memory straight into registers, each once for all rows, and are loaded while
-// what comes before them is still computed; of more than WARPS tiles of inputs some at a time. mma's A are units by inputs (in the backward pass
-// inputs by units), its B those numbers by rows. A lane then has, of rows 2 t and 2 t + 1 of each
-// eight, units g and g + 8: g = lane / 4, t = lane % 4.
-//
-// Users: table_networks.cu.
+// what comes before them is still computed; of more than WARPS tiles of inputs some at a time.
+// mma's A are units by inputs (in the backward pass inputs by units), its B those numbers by rows.
+// A lane then has, of rows 2 t and 2 t + 1 of each eight, units g and g + 8: g = lane / 4, t = lane
+// % 4.
 #pragma once
 
 #include "tabular/grid_turns.cuh"
@@ -28,8 +27,8 @@ __device__ inline bool has_tile(int round = 0) {
 }
 __device__ constexpr int rounds_of(int tiles) { return (tiles + WARPS - 1) / WARPS; }
 
-// A product with M tiles of results and K tiles that are added up over. A warp has a tile of results
-// in each of so many rounds, and adds up over one piece after the other.
+// A product with M tiles of results and K tiles that are added up over. A warp has a tile of
+// results in each of so many rounds, and adds up over one piece after the other.
 template <int M, int K, bool SPLIT>
 struct Product {
     static constexpr int BUSY = SPLIT ? K : M;  // warps, if there were as many

@@ -8,8 +8,6 @@
 // layer (units,); a factor for each input of the first layer; and the embeddings of codes
 // (NUM_CODES, OF_CODE). Between weights and codes lie the vectors, whose gradients are sums over
 // rows. The array ends at a multiple of 16 bytes.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "base/choice.cuh"

@@ -4,8 +4,6 @@
 // A tile's gradient is a product of what the blocks of rows have left. Whoever updates its weights
 // writes them for both products, too. Tiles behind the first layer come first: their gradients are
 // there while those of the embeddings are still computed.
-//
-// Users: table_networks.cu.
 #pragma once
 
 #include "tabular/table_outputs.cuh"

@@ -5,9 +5,6 @@
 // z or y, as EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of
 // leaky_relu. `activate<KIND>` and `activation_derivative<KIND>` are those of an `Activation`. A is
 // float or double.
-//
-// Users: gemm/, ops/activation/, ops/conv/windows/, ops/loss/, ops/optim/, resident/layout/,
-// resident/rows/, resident/update/, tabular/.
 #pragma once
 
 #include "base/math.cuh"

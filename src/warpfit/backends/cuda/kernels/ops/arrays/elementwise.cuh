@@ -2,8 +2,6 @@
 // or double.
 //
 // FUNCTION_OF is the one that the define FUNCTION names.
-//
-// Users: binary.cu, unary.cu.
 #pragma once
 
 #include "base/math.cuh"

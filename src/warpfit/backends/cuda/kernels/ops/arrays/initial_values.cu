@@ -1,5 +1,6 @@
 // Computes: out[n][i] = bounds[n] · (2u - 1), the initial value i of a parameter of network n; u is
-//           word i % 4 of philox((tensor, 0, 0, i / 4), keys[n]), without its lowest 8 bits, · 2^-32.
+//           word i % 4 of philox((tensor, 0, 0, i / 4), keys[n]), without its lowest 8 bits, ·
+//           2^-32.
 // Layout:   keys (networks, 2), bounds (networks,), out of rows of `stride` numbers, from each of
 //           which `size` are written.
 // Launch:   1-D blocks of any size, x in strides of the grid over groups of 4 numbers, y over

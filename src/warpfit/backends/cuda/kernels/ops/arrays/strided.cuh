@@ -1,7 +1,6 @@
 // Where the elements of a strided array lie: shape and strides by value, the offset of an element
 // by its number, and runs of neighbours that move as one.
 // Values only: strides count elements, and rank is at most what the struct has room for.
-// Users: ops/arrays/.
 #pragma once
 
 #include "base/types.cuh"

@@ -2,11 +2,12 @@
 // Layout:   x (M, N) of DTYPE, out (N,) of OUT, partials (gridDim.y, N) of DTYPE's arithmetic type,
 //           or null where gridDim.y is 1; all contiguous. A block sums `width` adjacent columns of
 //           rows_per_split rows: its threads are a table of blockDim.x / width rows by `width`
-//           columns. With a width of 0, of float32 and float64 only, each thread sums the columns of
-//           16 bytes, at multiples of 16 bytes, of all rows, which are few.
-// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1), or a thread
-//           for every 16 bytes of a row; 1-D blocks of up to 512 threads, width ≤ blockDim.x; arrivals one zero for each block along x; no
-//           dynamic shared memory; defines DTYPE, OUT.
+//           columns. With a width of 0, of float32 and float64 only, each thread sums the columns
+//           of 16 bytes, at multiples of 16 bytes, of all rows, which are few.
+// Launch:   grid (N / width rounded up, M / rows_per_split rounded up), at least (1, 1), or a
+//           thread for every 16 bytes of a row; 1-D blocks of up to 512 threads, width ≤
+//           blockDim.x; arrivals one zero for each block along x; no dynamic shared memory; defines
+//           DTYPE, OUT.
 // Numerics: a tree in a fixed sequence, in float32, or float64 for float64; the last block of some
 //           columns adds their partial sums, in their order. Few rows in their order.
 // Cost:     M · N · sizeof DTYPE bytes, M · N FLOP.

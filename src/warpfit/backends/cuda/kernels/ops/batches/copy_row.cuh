@@ -1,7 +1,6 @@
 // A row of numbers from one place to another, converted (convert.cuh) and partitioned among lanes:
 // 8 numbers at a time where the row has a multiple of 8 and both places are aligned for it. Lanes
 // of a team have the columns in turns; who reads the row waits for the team.
-// Users: gather_rows.cu, next_batch.cu.
 #pragma once
 
 #include "base/convert.cuh"

@@ -8,7 +8,8 @@
 //           partitioned into PARTS, or, of every CHUNK_ROWS rows, (PART_WIDTH / 8, CHUNK_ROWS, 8);
 //           batch_targets (epochs, steps, BATCH, TARGET_WORDS + WEIGHTED);
 //           sample_weights (num_rows,) float32.
-// Launch:   any number of blocks of 256 threads; a warp takes a row at a time, or four. No shared memory.
+// Launch:   any number of blocks of 256 threads; a warp takes a row at a time, or four. No shared
+//           memory.
 //           Defines: SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple
 //           of 16), CHUNK_ROWS (or 0), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
 // Numerics: rounds to the nearest even.

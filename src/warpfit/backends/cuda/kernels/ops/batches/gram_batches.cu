@@ -2,8 +2,8 @@
 //           being for a bias. With it one_launch.cu can look ahead.
 // Layout:   batches (num_batches, PARTS, BATCH, PART_WIDTH + 8) of DTYPE, or, if CHUNK_ROWS,
 //           (num_batches, PARTS, PART_WIDTH / 8, BATCH, 8), as gather_batches leaves them; products
-//           (num_batches, ROWS / 16, ROWS / 16, 32) FragmentWords, ROWS being BATCH padded to 16: of
-//           16 rows by 16, what each lane has of them as a fragment A of mma, times 1 / scale;
+//           (num_batches, ROWS / 16, ROWS / 16, 32) FragmentWords, ROWS being BATCH padded to 16:
+//           of 16 rows by 16, what each lane has of them as a fragment A of mma, times 1 / scale;
 //           scales (num_batches,) float32, powers of two. The first batch has none.
 // Launch:   any number of blocks of 32 ROWS / 16 (ROWS / 64, rounded up) threads; a block takes a
 //           batch at a time. Defines: DTYPE, BATCH, PARTS, PART_WIDTH (a multiple of 16),

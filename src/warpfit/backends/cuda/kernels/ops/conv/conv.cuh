@@ -10,8 +10,6 @@
 // A kernel chooses TENSOR_CORES (ops/conv/mma_product.cuh) or not (ops/conv/fma_product.cuh),
 // BLOCK_M, BLOCK_N and STAGES; it has THREADS threads, and k advances by BLOCK_K, which is 64
 // bytes.
-//
-// Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
 
 #include "base/reduce.cuh"

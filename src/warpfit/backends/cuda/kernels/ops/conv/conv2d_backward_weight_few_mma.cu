@@ -4,8 +4,8 @@
 // Layout:    x (M, height, width, CHANNELS), dz (M, out_height, out_width, outputs), contiguous, dz
 //            with pixels of whole pieces at multiples of 16 bytes; outputs are a multiple of
 //            BLOCK_O. IS_POOLED: dz is that of pooled windows, which `places` tells how to spread
-//            (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW CHANNELS outputs numbers as dw,
-//            then outputs as db.
+//            (pooled_rows.cuh). partials: a row for each blockIdx.x, of KH KW CHANNELS outputs
+//            numbers as dw, then outputs as db.
 // Launch:    grid (parts, outputs / BLOCK_O); block: 256 threads. Block x takes every parts-th band
 //            of band_rows rows of windows, num_slices of 16 in shared memory, and each of its warps
 //            every eighth slice. shared bytes: STAGES of dz, in padded lines, and of x

@@ -135,8 +135,8 @@ struct OutputSums {
         sums[idx + 1] += load(T{static_cast<uint16>(word >> 16)});
     }
 
-    // Stores those of `count` outputs, of all threads that multiply, which call; scratch holds AT_ONCE
-    // BLOCK_O numbers.
+    // Stores those of `count` outputs, of all threads that multiply, which call; scratch holds
+    // AT_ONCE BLOCK_O numbers.
     __device__ void store_all(float* scratch, float* to, int count) const {
         const int piece = threadIdx.x % O_PIECES, first = threadIdx.x / O_PIECES;
         meet_at<THREADS>(1);

@@ -1,5 +1,5 @@
-// Computes:  what conv2d_sm90.cu does forward, of images of few channels: the taps and channels of a
-//            window are one k, rounded up to 16.
+// Computes:  what conv2d_sm90.cu does forward, of images of few channels: the taps and channels of
+//            a window are one k, rounded up to 16.
 // Layout:    x (M, height, width, CHANNELS), y (M, out_height, out_width, outputs), w (KH, KW,
 //            CHANNELS, outputs), contiguous, w at a multiple of 16 bytes; outputs are a multiple of
 //            BLOCK_N. bias, z, POOLS and indices as there.

@@ -1,7 +1,6 @@
 // Counts through the elements of an array of three axes, a fixed step at a time, without divisions;
 // and quick ones.
 // A thread's own: it knows no memory.
-// Users: conv.cuh, ops/conv/, ops/conv/windows/, take_windows.cu.
 #pragma once
 
 // A place in an array of axes a, b and c, and the way to the place `step` elements further on.

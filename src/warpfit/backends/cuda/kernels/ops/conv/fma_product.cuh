@@ -1,7 +1,6 @@
 // Products of two tiles in shared memory on CUDA cores, for all types: a thread owns 8 rows and
 // BLOCK_M BLOCK_N / 1024 columns of sums. Tiles are the block's, in the rows of padded_tile.cuh;
 // sums are the thread's own.
-// Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
 
 #include "ops/conv/padded_tile.cuh"

@@ -1,6 +1,5 @@
 // Products of two tiles in shared memory on tensor cores: four warps share the block's sums.
 // Tiles are the block's, in the rows of padded_tile.cuh; a lane has sums as mma leaves them.
-// Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
 
 #include "ops/conv/padded_tile.cuh"

@@ -1,7 +1,6 @@
 // Tiles of operands in shared memory, in rows that are padded, so that neighbouring ones begin in
 // other banks.
 // Places only: the block that fills a tile owns it.
-// Users: conv2d_backward_input.cu, conv2d_backward_weight.cu, conv2d_forward.cu.
 #pragma once
 
 #include "gemm/epilogue.cuh"

@@ -1,7 +1,6 @@
 // Which units dropout leaves out of a step: by numbers that follow from where a unit is, the same
 // in every kernel.
 // Values only: keys and thresholds come from the host (launch_settings.py), masks lie nowhere.
-// Users: many_networks.cu, many_networks_sm90.cu, one_launch_layers.cu.
 #pragma once
 
 #include "base/philox.cuh"

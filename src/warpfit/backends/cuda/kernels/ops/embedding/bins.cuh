@@ -1,6 +1,5 @@
 // Bins of piecewise-linear embeddings: the share of a bin that lies below a number.
 // A thread's own, of one bin; all arrays are (features, bins), contiguous, and only read.
-// Users: ops/embedding/.
 #pragma once
 
 #include "base/reduce.cuh"

@@ -1,9 +1,6 @@
 // Softmax cross-entropy of a row of logits: what its classes and the row itself weigh, and whether
 // its label has the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null
 // for ones; labels are (M,), or (any,), of which row i has number order[i].
-//
-// Users: count_correct.cu, linear_cross_entropy_step.cu, narrow_pass.cuh,
-// softmax_cross_entropy_forward.cu, softmax_cross_entropy_step.cu.
 #pragma once
 
 #include "base/types.cuh"

@@ -10,8 +10,8 @@
 //           DTYPE, OUTPUTS, at most 16, PAIRS (64 of K each) and ACTIVATION, which needs no input.
 // Numerics: a row in float32, its logits not rounded; dx is that of dz as it is rounded; the sums
 //           over rows in float64, in a fixed sequence.
-// Cost:     4 M · K · OUTPUTS FLOP and 4 M (K + OUTPUTS) bytes; each warp reads all weights once, and
-//           keeps them.
+// Cost:     4 M · K · OUTPUTS FLOP and 4 M (K + OUTPUTS) bytes; each warp reads all weights once,
+//           and keeps them.
 // Reference: linear_forward, softmax_cross_entropy_step and linear_backward_input, one after the
 //           other.
 #include "base/math.cuh"

@@ -1,7 +1,6 @@
 // Means over the whole grid, from one launch: the terms of every thread are added in float64, in a
 // fixed sequence. Partials and the counter are the launcher's, one place for each block; the last
 // block alone reads them.
-// Users: ops/loss/.
 #pragma once
 
 #include "base/reduce.cuh"

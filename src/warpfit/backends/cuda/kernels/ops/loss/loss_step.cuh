@@ -1,8 +1,6 @@
 // What a step's loss needs in one kernel: the step's rows of an epoch's order, the weight of all
 // rows before the first gradient, and a row of the record at the end. The record's row is written
 // by one thread of the last block.
-// Users: element_loss_step.cu, linear_cross_entropy_step.cu, narrow_step.cu,
-// softmax_cross_entropy_step.cu.
 #pragma once
 
 #include "base/scalar.cuh"

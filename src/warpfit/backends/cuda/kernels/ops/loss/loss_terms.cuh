@@ -1,8 +1,6 @@
 // Losses by their names, which a setting LOSS has. Of those that are sums over outputs: of a
 // prediction, or a logit, and a target the term, and its derivative along the prediction. `setting`
 // is Huber's delta. Values only. A loss that is added here is known to all kernels.
-// Users: count_correct_binary.cu, element_loss_backward.cu, element_loss_forward.cu,
-// element_loss_step.cu, output_losses.cuh.
 #pragma once
 
 #include "base/reduce.cuh"

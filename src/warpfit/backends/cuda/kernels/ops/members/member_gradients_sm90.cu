@@ -1,6 +1,6 @@
 // Computes:  the gradients of all that layers of an ensemble have, from the parts that
-//            member_weights_sm90.cu and member_layers_backward_sm90.cu leave; or, with moments, Adam's
-//            step by them, of which biases have no decay, and the 16-bit copies of weights.
+//            member_weights_sm90.cu and member_layers_backward_sm90.cu leave; or, with moments,
+//            Adam's step by them, of which biases have no decay, and the 16-bit copies of weights.
 // Layout:    of weights (num_inputs, UNITS), their parts as in member_weights.cuh; of scales and
 //            biases (members, units), heads (members, UNITS, outputs) and their biases (members,
 //            outputs), their parts as in member_partials.cuh; dy (members, rows, outputs); all
@@ -8,7 +8,8 @@
 // Launch:    grid: tiles times BLOCK_N / 8 blocks for weights, and then for each member one for
 //            every 256 numbers and a last one; block 256; no dynamic shared memory. Defines: UNITS
 //            (128, 256 or 512).
-// Numerics:  float32 sums in the order of blocks; of a head's biases by a tree; the step in float32.
+// Numerics:  float32 sums in the order of blocks; of a head's biases by a tree; the step in
+//            float32.
 // Cost:      512 BLOCK_N bytes of each block and tile, and of each block of rows 4 count(); of each
 //            parameter 4 bytes, or 26.
 // Reference: linear_backward of backends/numpy/dense.py, member_relu_backward of members.py, the

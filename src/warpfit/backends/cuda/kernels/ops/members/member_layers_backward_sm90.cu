@@ -1,6 +1,6 @@
 // Computes:  from dy, the gradients of outputs of member_layers_forward_sm90.cu, dz_l, those of the
-//            layers' sums, and of each block what it adds to the gradients of all that is a member's
-//            own: scales, biases and heads. dx, of the unscaled inputs, too, if asked for.
+//            layers' sums, and of each block what it adds to the gradients of all that is a
+//            member's own: scales, biases and heads. dx, of the unscaled inputs, too, if asked for.
 // Layout:    as there; dz_l as h_l; dy as y, dx (members, rows, inputs) or null; partials as in
 //            member_partials.cuh, block after block. dz_l takes the place of what is kept of the
 //            layer: a block's 64 rows are as large, and nobody else reads them.

@@ -97,8 +97,8 @@ __device__ inline void start_masks(Masks& masks) {
     }
 }
 
-// The warps that draw, of which this is number `drawer`: the masks of all layers, those of a warp of
-// workers in a group at once.
+// The warps that draw, of which this is number `drawer`: the masks of all layers, those of a warp
+// of workers in a group at once.
 __device__ inline void draw_masks(Masks& masks, const Drawing& drawing, const Place& place,
                                   int num_layers, int drawer) {
     for (int layer = 0; layer < num_layers; ++layer) {

@@ -1,6 +1,4 @@
 // What each block of rows adds to the gradients of what is a member's own: sums over its rows.
-//
-// Users: member_layers_backward_sm90.cu, member_gradients_sm90.cu.
 #pragma once
 
 #include "base/types.cuh"

@@ -6,8 +6,6 @@
 // Two blocks, a cluster, load half of each slot for both. Of its sums a thread has, in groups of 64
 // units, two rows, 8 apart, and of every 8 units two (ptx_sm90a.cuh). Barrier 1 is where the
 // threads that multiply meet.
-//
-// Users: member_layers_forward_sm90.cu, member_layers_backward_sm90.cu.
 #pragma once
 
 #include "mma/fragments.cuh"
@@ -41,8 +39,8 @@ static_assert(UNITS % (2 * PANEL) == 0, "groups are whole");
 using PartSums = float[SLOT_UNITS / 2];
 using Sums = PartSums[PARTS];
 
-// A layer of all members. What is a member's own follows that of the one before; null for next_scale
-// stands for ones.
+// A layer of all members. What is a member's own follows that of the one before; null for
+// next_scale stands for ones.
 struct alignas(64) MemberLayer {
     TensorMap weight, inputs, dz;  // inputs, dz (members, padded rows)
     const float *scale, *bias, *next_scale;

@@ -4,8 +4,6 @@
 // A unit of work is 64 rows of a tile; those of all tiles, one after the other, are dealt out to
 // blocks in equal numbers. So a tile is the sum of what some neighbouring blocks leave, each in a
 // slot of its own: in float4 of four sums of a thread, those of all threads side by side.
-//
-// Users: member_weights_sm90.cu, member_gradients_sm90.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

@@ -1,5 +1,5 @@
-// Computes:  parts of the gradients of all layers' shared weights, inputsᵀ @ dz over the rows of all
-//            members; member_gradients_sm90.cu adds them up.
+// Computes:  parts of the gradients of all layers' shared weights, inputsᵀ @ dz over the rows of
+//            all members; member_gradients_sm90.cu adds them up.
 // Layout:    inputs (rows, num_inputs, padded to 16 bytes) and dz (rows, UNITS) of bfloat16, read
 //            through tensor maps with boxes of 64 by 64; partials as in member_weights.cuh.
 // Launch:    grid: blocks that all run at once; block: a warpgroup that loads and two that multiply

@@ -1,10 +1,11 @@
-// Computes: y = f((x - mean) / √(variance + eps) · weight + bias, + added if HAS_ADDED), f the define
-//           ACTIVATION; out of training from the running
+// Computes: y = f((x - mean) / √(variance + eps) · weight + bias, + added if HAS_ADDED), f the
+//           define ACTIVATION; out of training from the running
 //           statistics, which are noted in `statistics` then, as batch_norm_statistics does in
 //           training.
-// Layout:   x, added, y (num_rows, channels), all else (channels,) of PARAMETER, weight and bias may
-//           be null; statistics (3, channels) of the arithmetic type: mean, its rest, 1 / σ. Where
-//           wide, channels is a multiple of a vector's elements and x, added and y are aligned.
+// Layout:   x, added, y (num_rows, channels), all else (channels,) of PARAMETER, weight and bias
+//           may be null; statistics (3, channels) of the arithmetic type: mean, its rest, 1 / σ.
+//           Where wide, channels is a multiple of a vector's elements and x, added and y are
+//           aligned.
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole
 //           warps: `width` threads along a row, the rest over rows; no shared memory; defines
 //           these, DTYPE.

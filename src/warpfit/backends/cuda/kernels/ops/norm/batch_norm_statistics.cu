@@ -8,10 +8,10 @@
 //           precision 512, in whole warps: `width` threads along a row, the rest over rows; no
 //           dynamic shared memory; define DTYPE.
 // Numerics: one pass. Values are taken relative to the first row's. Of half precision a thread sums
-//           them and their squares in float32, MOST_ROWS at most, and float64 the threads'. Of other
-//           types groups of rows give mean and sum of squared deviations in the arithmetic type,
-//           which join in float64: exact to rounding however large the mean. In the same order
-//           always.
+//           them and their squares in float32, MOST_ROWS at most, and float64 the threads'. Of
+//           other types groups of rows give mean and sum of squared deviations in the arithmetic
+//           type, which join in float64: exact to rounding however large the mean. In the same
+//           order always.
 // Cost:     sizeof DTYPE bytes and some 6 FLOP an element.
 // Reference: batch_norm_forward of backends/numpy/norm.py; Chan, Golub, LeVeque: Updating formulae
 //            and a pairwise algorithm for computing sample variances (1979).

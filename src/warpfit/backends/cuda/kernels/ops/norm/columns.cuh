@@ -1,8 +1,6 @@
 // Matrices (rows, channels) by columns: a thread keeps W neighbouring columns and walks down the
 // rows; a block covers a tile of columns and a part of the rows. Sums of a column are its thread's
 // own, until blocks leave partials.
-// Users: batch_norm_backward.cu, batch_norm_forward.cu, batch_norm_statistics.cu,
-// norm_parameter_gradients.cu.
 #pragma once
 
 #include "base/group.cuh"
@@ -75,8 +73,8 @@ struct SumRoom {
 };
 
 // Adds up two numbers of each of W columns in every thread over the lines of a block, and then over
-// the blocks of a column, in float64 and always in the same order. The threads in front have a total
-// each, `outs` of them: of a column the one kind, or W threads further on the other.
+// the blocks of a column, in float64 and always in the same order. The threads in front have a
+// total each, `outs` of them: of a column the one kind, or W threads further on the other.
 template <int W, class Number, int MOST>
 struct ColumnSums {
     static constexpr int OWN = 2 * W, LINE = OWN + 1;  // an odd number: no bank conflicts
@@ -101,7 +99,9 @@ struct ColumnSums {
         for (int first = part; first < count && part < num_parts; first += AT_ONCE * num_parts) {
             double found[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) found[i] = load(min(first + i * num_parts, count - 1));
+            for (int i = 0; i < AT_ONCE; ++i) {
+                found[i] = load(min(first + i * num_parts, count - 1));
+            }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) sum += first + i * num_parts < count ? found[i] : 0.0;
         }

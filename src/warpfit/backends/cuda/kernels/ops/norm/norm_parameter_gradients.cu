@@ -2,10 +2,10 @@
 //           mean) / σ and dz = dy f'(x̂ weight + bias), f the define ACTIVATION.
 // Layout:   dy, x (num_rows, channels); weight and bias (channels,) of PARAMETER or null, read if f
 //           is not the identity, which it is if per_row; statistics, mean, its rest and 1 / σ, (3,
-//           rows) if per_row (layer norm), else (3, channels), or null for x̂ = x; dweight and dbias
-//           (channels,), of the arithmetic type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
-//           tile of columns, zero before and after. Where wide, channels is a multiple of a
-//           vector's elements and dy and x are aligned.
+//           rows) if per_row (layer norm), else (3, channels), or null for x̂ = x; dweight and
+//           dbias (channels,), of the arithmetic type; partials (blocks of rows, 2, channels)
+//           float64; arrivals one counter for every tile of columns, zero before and after. Where
+//           wide, channels is a multiple of a vector's elements and dy and x are aligned.
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 512 threads in whole
 //           warps: `width` threads along a row, the rest over rows; no dynamic shared memory;
 //           defines DTYPE and these.
@@ -84,8 +84,8 @@ __device__ inline void sum_rows(Sums<W>& sums, const T* dy, const T* x, const P*
     }
 }
 
-// The same of half precision, where statistics are those of channels: a mean that is rounded is exact
-// enough, and 1 / σ can wait for the total.
+// The same of half precision, where statistics are those of channels: a mean that is rounded is
+// exact enough, and 1 / σ can wait for the total.
 template <int W>
 __device__ inline void sum_half_rows(Sums<W>& sums, const T* dy, const T* x, const P* weights,
                                      const P* biases, const Acc* statistics, int channels,

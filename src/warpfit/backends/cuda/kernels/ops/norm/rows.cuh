@@ -1,7 +1,6 @@
 // Rows that a team of threads works on: a warp (blocks of 32 x n threads, n rows) or a whole block
 // (one row). The first groups of a row stay in registers, the rest is loaded again each time. A row
 // is its team's own; threads of a team have every so many groups of it.
-// Users: layer_norm_backward.cu, layer_norm_forward.cu.
 #pragma once
 
 #include "base/group.cuh"

@@ -1,6 +1,6 @@
-// Computes: for each product of a list, with r = 1 / max(√Σ squares of d, LEAST_NORM), and s = scale
-//           r^power op(a) op(b): c = s + added_scale added + diagonal I. UPDATES: c ← kept n c - rate
-//           s, n = √columns / max(√Σ squares of w, LEAST_NORM), or 1 unless it normalizes.
+// Computes: for each product of a list, with r = 1 / max(√Σ squares of d, LEAST_NORM), and s =
+//           scale r^power op(a) op(b): c = s + added_scale added + diagonal I. UPDATES: c ← kept n
+//           c - rate s, n = √columns / max(√Σ squares of w, LEAST_NORM), or 1 unless it normalizes.
 // Layout:   row-major and contiguous, a and b at multiples of 16 bytes; a (rows, depth), or (depth,
 //           rows) where transposed has bit 0; b (depth, columns), or (columns, depth) where it has
 //           bit 1; c and added (rows, columns); of DTYPE, or bfloat16 if TENSOR_CORES, but for c if

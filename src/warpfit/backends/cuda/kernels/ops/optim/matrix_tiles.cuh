@@ -1,7 +1,6 @@
 // Sums of a tile of 64 by 64 of a product of matrices in memory, by 256 threads: numbers of float32
 // or float64 by multiplications and additions, of bfloat16 by tensor cores. Each thread keeps COUNT
 // of the sums; operands pass through shared memory.
-// Users: matrix_products.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

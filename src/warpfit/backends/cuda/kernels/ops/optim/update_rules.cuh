@@ -2,16 +2,14 @@
 // in backends/update_rules.py.
 //
 // Of parameters in memory, `NAMEStep`, which a define RULE names: `apply` takes a parameter, its
-// gradient and its NUM_SLOTS numbers of optimizer state, and changes all but the gradient. Kernels hand
-// over six numbers of the update, in the table's order. NEAR_ROOTS: without IEEE division.
+// gradient and its NUM_SLOTS numbers of optimizer state, and changes all but the gradient. Kernels
+// hand over six numbers of the update, in the table's order. NEAR_ROOTS: without IEEE division.
 //
-// Of parameters in registers, without IEEE division, `NAMERule<Options>`: it changes a parameter and
-// its optimizer state by the sum of its gradient, which comes scaled. Options are what is settled
-// where a kernel is compiled: PLACES (for optimizer state, one at least), HAS_DECAY (which joins
-// the gradient), HAS_MOMENTUM, IS_NESTEROV, HAS_RATE_INSIDE (the velocity). parameters.cuh has
-// those of kernels of whole runs. IS_LINEAR is as in the table.
-//
-// Users: linear_update_sm90.cu, narrow_update.cu, parameters.cuh, update_parameters.cu.
+// Of parameters in registers, without IEEE division, `NAMERule<Options>`: it changes a parameter
+// and its optimizer state by the sum of its gradient, which comes scaled. Options are what is
+// settled where a kernel is compiled: PLACES (for optimizer state, one at least), HAS_DECAY (which
+// joins the gradient), HAS_MOMENTUM, IS_NESTEROV, HAS_RATE_INSIDE (the velocity). parameters.cuh
+// has those of kernels of whole runs. IS_LINEAR is as in the table.
 #pragma once
 
 #include "base/math.cuh"

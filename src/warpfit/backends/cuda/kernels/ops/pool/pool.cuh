@@ -2,7 +2,6 @@
 // cover a pixel. Images of one launch have less than 2^31 elements in all, so that places fit 32
 // bits.
 // Places only: each thread writes numbers that no other writes.
-// Users: pool2d_backward.cu, pool2d_forward.cu.
 #pragma once
 
 #include "base/group.cuh"

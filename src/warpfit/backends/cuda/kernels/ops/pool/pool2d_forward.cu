@@ -1,6 +1,6 @@
 // Computes: y = share · the sum of every window's pixels, share = 1 / (KH · KW); with MAX their
-//           largest, and its tap, row · KW + column, of equal ones the first; if of_positive, KH · KW
-//           unless it is above 0.
+//           largest, and its tap, row · KW + column, of equal ones the first; if of_positive, KH ·
+//           KW unless it is above 0.
 // Layout:   x (M, H, W, C), y and, with MAX, indices (M, OH, OW, C), contiguous, below 2^31
 //           elements; indices of index_bytes bytes each. Where wide, C is a multiple of a vector's
 //           elements and all arrays are aligned.

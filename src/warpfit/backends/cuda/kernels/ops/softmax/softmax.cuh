@@ -12,9 +12,6 @@
 // rest is read again.
 //
 // Arrays (M, C) are contiguous and begin at multiples of 16 bytes.
-//
-// Users: count_correct.cu, softmax_backward.cu, softmax_cross_entropy_forward.cu,
-// softmax_cross_entropy_step.cu, softmax_forward.cu.
 #pragma once
 
 #include "base/math.cuh"

@@ -1,7 +1,6 @@
 // Windows of padded images, each where 32 bits of its own say: 16 along each axis, the highest
 // first. What lies outside of an image is 0, or its reflection, whose border is not repeated.
 // Values only; images are contiguous, channels last.
-// Users: take_windows.cu, take_windows_backward.cu.
 #pragma once
 
 #include "base/reduce.cuh"

@@ -7,8 +7,6 @@
 // numbers go through memory, marked (marked_numbers.cuh). Nobody leaves a number of a step before
 // it has parts of the outputs of the step before of all clusters, and these have read all that came
 // two steps before: hence two places for steps in turns.
-//
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/products/card_products.cuh"

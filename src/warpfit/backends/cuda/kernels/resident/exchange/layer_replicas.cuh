@@ -14,8 +14,6 @@
 //
 // Several cards have the same replicas. What an owner has added up it leaves on all cards, for the
 // owner of its number there; each adds up what came of all cards, and updates its own copy alike.
-//
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/exchange/replica_exchange.cuh"

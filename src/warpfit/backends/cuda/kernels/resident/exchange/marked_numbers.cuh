@@ -3,8 +3,6 @@
 // They are on their way without their last bit. In its place is one that changes from turn to turn,
 // so that who looks for a number sees whether it has come: no barrier, no fence, and no bytes
 // beside the numbers.
-//
-// Users: one_launch.cu, one_launch_card.cu, one_launch_layers.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"

@@ -3,7 +3,6 @@
 //
 // A thread's quads of all layers have one numbering, and so have tiles and a block's biases: the
 // last layers come first, as their gradients do. A place belongs to who writes it.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/exchange/marked_numbers.cuh"

@@ -4,8 +4,6 @@
 //
 // Of the weights that x meets, a replica updates a part, and sends the others what it has become.
 // The output layer and the biases are updated by all alike, from the same sums in the same order.
-//
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/exchange/marked_numbers.cuh"

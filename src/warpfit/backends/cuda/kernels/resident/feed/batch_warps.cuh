@@ -2,7 +2,6 @@
 // targets, and what a step needs. Owns the stages of x from x_free to x_full, and the rows' numbers
 // and targets beside them. Boxes lie as wgmma reads them (operand_tile.cuh); order and weights
 // follow from the network (many_rows.cuh).
-// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/cluster_network.cuh"

@@ -2,7 +2,6 @@
 // Owns a slot of the ring from x_empty to x_full. Tiles are 16 rows, X_STRIDE apart, as
 // gather_batches left them in memory; targets come beside them, for the rows whose loss this block
 // finds.
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/layout/trained_block.cuh"

@@ -1,7 +1,6 @@
 // The batches of a network's run, where a kernel trains many: those of each epoch's steps, then
 // those of the validation rows. Values only. A batch of validation follows the steps of its epoch,
 // with ROWS rows at most.
-// Users: many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/feed/many_rows.cuh"

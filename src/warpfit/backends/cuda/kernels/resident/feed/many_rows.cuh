@@ -1,7 +1,6 @@
 // What is a network's own where a kernel trains many: its rows, their orders, its rates, and where
 // its record goes. The structs lie in memory as the host packs them (engines, many_networks.py):
 // who trains a network owns its record and its standing; everything else is only read.
-// Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
 #include "base/permutation.cuh"

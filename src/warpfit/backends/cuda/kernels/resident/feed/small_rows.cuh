@@ -1,7 +1,6 @@
 // The rows that a network in a group (small_network.cuh) trains on: found and copied by a warp of
 // its own, batch after batch, ahead of those that train. That warp owns the ring of numbers, and
 // stages from batch_free to batch_full.
-// Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/small_network.cuh"

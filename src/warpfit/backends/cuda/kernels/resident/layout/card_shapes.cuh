@@ -8,8 +8,6 @@
 //
 // Where no cluster of the hardware is large enough, its ranks are APART: blocks that exchange all
 // numbers through memory. Of these as many are resident as there are multiprocessors.
-//
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

@@ -6,8 +6,6 @@
 // units, both lie in each block, and a block is a part; if there is one, each warpgroup is. A part
 // also has a part of each batch's rows: for these it adds up what all parts have of a sum, and
 // finds the loss.
-//
-// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "base/choice.cuh"

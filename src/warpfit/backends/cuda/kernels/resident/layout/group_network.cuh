@@ -2,7 +2,6 @@
 // each. Its shape, and what lies where in shared memory; one_launch_small_sm90.cu says how a step
 // goes. What layers take, the gradients of what they give, and weights are lines of 128 bytes,
 // swizzled: a warp writes those of its own rows, and all read them for the gradients of weights.
-// Users: one_launch_small_sm90.cu.
 #pragma once
 
 #include "base/choice.cuh"
@@ -144,8 +143,8 @@ __device__ inline void hand_over() {
     meet_at<AT_WORK>(1);
 }
 
-// What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and the
-// one 8 further on of the first 8's pair of columns, and of the other 8's.
+// What a thread has of 16 rows, as the operand of a product: of each 16 columns row lane / 4 and
+// the one 8 further on of the first 8's pair of columns, and of the other 8's.
 template <int WIDTH>
 struct Words {
     unsigned slices[WIDTH / 16][4];

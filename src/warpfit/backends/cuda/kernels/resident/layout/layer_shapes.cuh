@@ -1,7 +1,6 @@
 // What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory.
 // All of it follows from the kernel's settings. Each block owns the units first() to first() +
 // count() of each layer; outputs are everybody's.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "base/choice.cuh"

@@ -1,7 +1,6 @@
 // Something for each of LAYERS layers, and sizes of what they are made of.
 // A Stack lies as its layers do, the last one first. Arrays are places in memory that the host
 // gives, of each layer weights, their optimizer state, biases, theirs.
-// Users: one_launch_card.cu, one_launch_layers.cu.
 #pragma once
 
 #include "resident/layout/sizes.cuh"

@@ -1,6 +1,5 @@
 // Which rows of a batch a cluster has, where several have the same weights and partition it, on
 // CARDS cards REPLICAS each: tiles of 16 that come one after the other. Values only.
-// Users: one_launch.cu, one_launch_layers.cu.
 #pragma once
 
 #include "ptx/cluster.cuh"

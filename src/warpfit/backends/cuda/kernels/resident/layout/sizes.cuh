@@ -1,6 +1,5 @@
 // Sizes that follow from others, found where a kernel is compiled: multiples of a unit, and the
 // larger and the smaller of two. Values only.
-// Users: layer_stack.cuh, narrow_layers.cuh, small_network.cuh, table_shapes.cuh.
 #pragma once
 
 __device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }

@@ -1,7 +1,6 @@
 // A network in a group of four warps, which multiply together: its shape, what lies where in shared
 // memory, and its parameters. many_small_networks_sm90.cu says how a step goes. A group owns its
 // Shared; a thread's parameters are two units' of each layer, as accumulators lie.
-// Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "base/choice.cuh"

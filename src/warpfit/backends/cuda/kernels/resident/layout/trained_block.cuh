@@ -1,7 +1,6 @@
 // What a block of one_launch.cu is made of: its sizes, its shared memory, and where it stands in
-// cluster and run. All of it follows from the kernel's settings. Warps own parts of Shared in turns,
-// from one barrier to the next: one_launch.cu says which.
-// Users: one_launch.cu.
+// cluster and run. All of it follows from the kernel's settings. Warps own parts of Shared in
+// turns, from one barrier to the next: one_launch.cu says which.
 #pragma once
 
 #include "base/choice.cuh"

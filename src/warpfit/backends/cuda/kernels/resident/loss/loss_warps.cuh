@@ -1,7 +1,6 @@
 // The warpgroup of a block that finds losses, and has the parameters of the outputs.
 // Owns w2, output_bias and dz; reads h as the unit warps left it, and gives both back at barriers.
 // All blocks of a cluster keep the outputs' parameters alike, from sums in one order.
-// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/cluster_network.cuh"
@@ -266,7 +265,8 @@ struct LossWarps {
     // before.
     __device__ void find_gradients() {
         const Thread own;
-        // Not a warp that has none: others may be a step ahead of it, and what it waits for is past.
+        // Not a warp that has none: others may be a step ahead of it, and what it waits for is
+        // past.
         const unsigned num_pairs = OutputWeights::num_pairs(own);
         if (CLUSTER > 1 && num_pairs > 0) wait(shared.outputs_free, steps + 1);
         const unsigned lane = own.lane();

@@ -1,8 +1,6 @@
 // Losses of 16 rows of outputs in the registers of a warp, as the accumulators of mma hold them:
 // lane l has the columns 2 (l % 4) and the next of each tile of 8, of the rows l / 4 and l / 4 + 8.
 // What a row needs is joined over its four lanes, in the same order in each.
-//
-// Users: narrow/, resident/feed/, resident/layout/, resident/loss/.
 #pragma once
 
 #include "ops/loss/loss_terms.cuh"

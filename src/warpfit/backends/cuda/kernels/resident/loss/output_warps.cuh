@@ -2,7 +2,6 @@
 // record. Owns the output layer and all biases in shared memory; copies in half precision
 // alternate, as row warps still read the one of the step before. Only the first block of a replica
 // writes the record.
-// Users: one_launch.cu.
 #pragma once
 
 #include "base/reduce.cuh"

@@ -2,7 +2,6 @@
 // lane has a row. Logits lie a row after the other in shared memory; dz goes back in rows of 8, as
 // products take it. A row is one lane's here, not four lanes' as in output_losses.cuh: formulas
 // stand in both, as sums over lanes would cost this kernel two shuffles a sum, and its bits.
-// Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/products/small_layers.cuh"

@@ -1,7 +1,6 @@
 // Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps partition
 // tiles of 16 by 16 of a result, or of weights' gradients tiles of 16 by 8. Operands are the
 // block's, in rows 8 times an odd number apart; sums are the warp's own.
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/layout/card_shapes.cuh"
@@ -168,8 +167,8 @@ struct Gradients {
                          ITEMS = M_TILES * ITEMS_OF_ROW, TURNS = (ITEMS + WARPS - 1) / WARPS,
                          TILES_OF_WARP = TURNS * IN_A_ROW;
 
-    // f(turn, m, n) for each item of this warp, of those from a turn on, and its first tile; indices
-    // of registers follow from turns if these are UNROLLED.
+    // f(turn, m, n) for each item of this warp, of those from a turn on, and its first tile;
+    // indices of registers follow from turns if these are UNROLLED.
     template <bool UNROLLED, int FIRST = 0, int END = TURNS, class F>
     __device__ static void each_item(F f) {
 #pragma unroll(UNROLLED ? END - FIRST : 1)

@@ -2,7 +2,6 @@
 // the 64 units of all of them, each by its part of the features, and send each other sums. One
 // warpgroup holds the weights, as the accumulators of wgmma that their gradients come in; rounded,
 // the same registers are its operand A. x, its operand B, comes from shared memory in both passes.
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/layout/trained_block.cuh"

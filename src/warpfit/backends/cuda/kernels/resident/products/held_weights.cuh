@@ -8,8 +8,6 @@
 // weights never lie in shared memory.
 //
 // Weights are held times a power of two, in float32.
-//
-// Users: one_launch.cu, one_launch_layers.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

@@ -1,7 +1,6 @@
 // The products of one_launch_layers.cu: how the warps of a block partition a matrix, and what they
 // find with it and of its gradient. Who holds the weights, and how they are updated, is said
 // elsewhere. Parts of sums lie in shared memory, written by one warp each and read by all.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/layout/layer_shapes.cuh"

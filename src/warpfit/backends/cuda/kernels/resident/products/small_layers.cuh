@@ -1,8 +1,6 @@
 // Forward and backward products of a network in a group (small_network.cuh), for its four warps
 // together. Units lie along the rows of accumulators, so that zᵀ = wᵀ hᵀ, dhᵀ = w dzᵀ and dwᵀ = dzᵀ
 // h, and what comes out of one is the operand in registers of another.
-//
-// Users: many_small_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/small_network.cuh"

@@ -1,7 +1,6 @@
 // The two warpgroups of a block that have hidden units' weights: forward and backward products, and
 // updates. A thread owns 8 weights of each slice of 16 features, in registers or its own places of
 // shared memory. Owns h and dh until loss warps have them.
-// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "ops/dropout/dropout.cuh"

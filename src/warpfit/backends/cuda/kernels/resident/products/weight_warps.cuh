@@ -1,7 +1,6 @@
 // The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by
 // them, and let them take the gradient in. Owns the weights of all tiles of its warps; reads x from
 // the ring, and leaves sums in slots.
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/exchange/replicas.cuh"

@@ -1,7 +1,6 @@
 // With STOPS one_launch_layers.cu itself decides after each reported epoch whether the run is over.
 // Each block has the state in shared memory and finds the same; recorders leave their sums in
 // memory, marked with the epoch.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/record/stopping.cuh"

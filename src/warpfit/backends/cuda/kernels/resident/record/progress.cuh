@@ -1,7 +1,6 @@
 // What one_launch_layers.cu and the host tell each other while it runs, in memory of the host that
 // both see: how many epochs are done, whose part of the record the host may read, and whether it is
 // to end. The host owns is_asked_to_end, the first block everything else.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"

@@ -6,8 +6,6 @@
 // brings back the last network of a rung leaves those of the next there. Nobody waits who has a
 // network: so those that a rung still lacks are being trained, and it ends, however few blocks are
 // resident.
-//
-// Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
 #include "base/choice.cuh"

@@ -1,6 +1,5 @@
 // Where a block stands in a run of epochs, whose batches of BATCH rows come one after the other.
 // Values only: each warp counts for itself, and all count alike.
-// Users: one_launch.cu, one_launch_card.cu, one_launch_layers.cu.
 #pragma once
 
 // The nearest number from 0 to `most`.

@@ -2,8 +2,6 @@
 // estimators/convergence.py, followed by a kernel, from the same doubles as the host: so both come
 // to the same. One thread changes a rule; it lies in memory between launches, packed by the host
 // (launch_settings.py).
-// Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu,
-// one_launch_layers.cu.
 #pragma once
 
 // The rule, its state, and the result of a launch.

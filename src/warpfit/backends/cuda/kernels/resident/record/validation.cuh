@@ -2,7 +2,6 @@
 // after each epoch that is reported, those of the validation data, only forward. Without VALIDATES
 // a pass is a step.
 // Values only: each block counts for itself, and all count alike.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/record/steps.cuh"

@@ -1,7 +1,6 @@
 // What a block of one_launch_card.cu does with a layer: products forward and back, activations, and
 // updates. Units of a layer belong to a cluster, and of their rows pieces to the rank that adds
 // them up; every block owns its tile of weights.
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/update/streamed_weights.cuh"

@@ -1,7 +1,6 @@
 // The way of a group's 64 rows through all layers of a small network (group_network.cuh), to their
 // loss and back: a warp keeps 16 of them in registers, and waits for no other. What weights need
 // stays behind in lines.
-// Users: one_launch_small_sm90.cu.
 #pragma once
 
 #include "resident/layout/group_network.cuh"

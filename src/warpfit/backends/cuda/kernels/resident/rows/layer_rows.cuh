@@ -1,7 +1,6 @@
 // The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the
 // gradients of outputs, and to those of units; and how the blocks of a cluster come to have each
 // other's. A block owns its units of all rows, and has copies of the others' in the same places.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/products/layer_products.cuh"

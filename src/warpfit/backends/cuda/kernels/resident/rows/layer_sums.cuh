@@ -1,7 +1,6 @@
 // Sums over the threads of one_launch_layers.cu, each in a fixed order.
 // Scratch is the block's; parts for other blocks have a place for each rank, and for recorders one
 // in memory. Who leaves a part in memory marks it with its epoch, behind a fence.
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/rows/layer_rows.cuh"

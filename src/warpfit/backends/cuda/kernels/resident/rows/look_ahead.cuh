@@ -10,8 +10,6 @@
 // epoch, all come to a rest.
 //
 // Each row warp has one tile.
-//
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/rows/row_warps.cuh"

@@ -2,7 +2,6 @@
 // through activation, outputs, loss and gradient to the gradients of the hidden units. h and dh of
 // a tile are one row warp's until dh_full. In a cluster the block that owns rows finds their
 // losses, and sends dz to all.
-// Users: one_launch.cu.
 #pragma once
 
 #include "ops/activation/activation.cuh"

@@ -1,8 +1,6 @@
 // The weights that x meets where one_launch.cu is ADAPTIVE, with their optimizer state: of a warp's
 // first tiles in registers, and in shared memory of the NEAR_TILES for which registers have no
 // room. Nobody but the thread that has a weight looks at it.
-//
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/layout/trained_block.cuh"

@@ -1,6 +1,5 @@
 // How weights, biases and their optimizer state come from arrays to a block of one_launch_card.cu
 // before the first step, and go back after the last.
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/update/streamed_weights.cuh"

@@ -1,6 +1,5 @@
 // Weights of a block of one_launch_card.cu: what lanes have of them, how warps partition a layer's,
 // and how gradients change them.
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/exchange/card_exchange.cuh"

@@ -1,7 +1,6 @@
 // What is known of a parameter before its gradient is.
 // Values only: three factors, the same for all parameters of a step. Only SGD is linear in the
 // gradient, so that a product with a forecast can be corrected when that is there.
-// Users: one_launch.cu.
 #pragma once
 
 #include "resident/update/parameters.cuh"

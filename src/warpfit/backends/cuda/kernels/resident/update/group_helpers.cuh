@@ -1,7 +1,6 @@
 // Warps that help those that hold the hidden layers' weights (group_network.cuh). All but the last
 // update biases, which are in shared memory, and find losses; four of them have the outputs'
 // weights. The last, the clerk, brings batches and keeps the record.
-// Users: one_launch_small_sm90.cu.
 #pragma once
 
 #include "resident/update/group_weights.cuh"
@@ -134,7 +133,8 @@ __device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
     });
 }
 
-// What these warps do in all steps: while others take rows, they find the losses of the step before.
+// What these warps do in all steps: while others take rows, they find the losses of the step
+// before.
 __device__ inline void help(SmallShared& shared, const SmallRun& run, const Arrays& arrays,
                             unsigned group, const Step& first) {
     HeldWeights<true> held{group};

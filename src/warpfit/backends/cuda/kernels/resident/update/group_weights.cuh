@@ -2,7 +2,6 @@
 // units of any layer, whose weights are a thread's as accumulators of wgmma lie, and updates them;
 // so all groups do the same with other tiles. Of several blocks each has a tile of a bundle: it
 // gets the others' sums, and gives them its weights.
-// Users: one_launch_small_sm90.cu.
 #pragma once
 
 #include "resident/layout/group_network.cuh"

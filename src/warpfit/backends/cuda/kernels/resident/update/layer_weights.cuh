@@ -2,8 +2,6 @@
 // its units, which it multiplies by in the forward pass, and by its inputs, for the backward pass.
 // Both copies are updated alike, from the same numbers in the same order, so that they stay the
 // same.
-//
-// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/rows/layer_sums.cuh"

@@ -1,7 +1,5 @@
 // Updates of parameters by the rule of the optimizer that a kernel's settings name. Values only: a
 // parameter and its optimizer state are the caller's, in registers or wherever it has them.
-//
-// Users: card_shapes.cuh, forecast.cuh, layer_shapes.cuh, many_rows.cuh, trained_block.cuh.
 #pragma once
 
 #include "ops/optim/update_rules.cuh"

@@ -3,8 +3,6 @@
 //
 // Of bfloat16 the low half has the lower bits, so that nothing is lost. Of float16 it is a float16
 // times 2048: 23 bits of 24 are kept, of numbers from 2^-13 on, and what is smaller to 2^-36.
-//
-// Users: card_shapes.cuh.
 #pragma once
 
 #include "mma/fragments.cuh"

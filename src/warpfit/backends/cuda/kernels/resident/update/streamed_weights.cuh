@@ -3,14 +3,12 @@
 //
 // A layer is stages of 64 inputs by 128 units, one after the other along units. A stage is two
 // pieces: rounded weights, as wgmma takes them (two panels of 64 units), and their low halves,
-// fragment by fragment. Forward, only the first comes. Back, a stage is multiplied by the gradients of its
-// units, then updated in place, and goes back to memory: each weight is read twice a step and
-// written once.
+// fragment by fragment. Forward, only the first comes. Back, a stage is multiplied by the gradients
+// of its units, then updated in place, and goes back to memory: each weight is read twice a step
+// and written once.
 //
 // A thread copies the same bytes of every piece both ways, so that it overtakes nobody. Each pass
 // begins the next one's copies, which so come while numbers of other blocks do.
-//
-// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/update/card_weights.cuh"

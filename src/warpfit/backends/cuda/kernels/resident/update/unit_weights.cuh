@@ -3,7 +3,6 @@
 //
 // A thread owns 8 weights of each slice of 16 features, as wgmma's accumulators lie: some slices in
 // registers, those between them in its own places of shared memory.
-// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/cluster_network.cuh"

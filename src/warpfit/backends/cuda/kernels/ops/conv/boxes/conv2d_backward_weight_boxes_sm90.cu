@@ -42,8 +42,8 @@ struct WeightProduct {
     }
 };
 
-// How boxes of windows are partitioned: a run has `tiles` tiles, and those of one after the other go
-// to `blocks` blocks in equal numbers. Neighbouring blocks are of different runs, and of
+// How boxes of windows are partitioned: a run has `tiles` tiles, and those of one after the other
+// go to `blocks` blocks in equal numbers. Neighbouring blocks are of different runs, and of
 // neighbouring tiles: they ask for the same windows at the same time.
 struct Runs {
     int tiles, blocks;

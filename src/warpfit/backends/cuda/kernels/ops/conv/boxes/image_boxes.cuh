@@ -1,8 +1,6 @@
 // Boxes of pixels that products of convolutions take at once: some rows and columns of some images,
 // side by side, whose pixels are the rows of a tile (mma/operand_tile.cuh). Tensor copies bring
 // those that a tap of the kernel sees, and zeros from outside of the images.
-//
-// Users: conv2d_backward_weight_boxes_sm90.cu, conv2d_boxes_sm90.cu.
 #pragma once
 
 #include "base/types.cuh"
@@ -50,8 +48,8 @@ struct Boxes {
     }
 };
 
-// Along one axis, the taps that count and what they see: tap number first_tap + q tap_step, for each
-// q below `taps`, of window i pixel i stride + first + q step.
+// Along one axis, the taps that count and what they see: tap number first_tap + q tap_step, for
+// each q below `taps`, of window i pixel i stride + first + q step.
 struct AxisTaps {
     int taps, first_tap, tap_step;
     int stride, first, step;

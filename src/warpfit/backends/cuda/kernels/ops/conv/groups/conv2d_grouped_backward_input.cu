@@ -1,13 +1,13 @@
-// Computes: dx[m, h, w, c] = sum of w[k, l, c, o] dz[m, i, j, o] over the taps (k, l) by which window
-//           (i, j) sees pixel (h, w), and over the outputs o of c's group.
+// Computes: dx[m, h, w, c] = sum of w[k, l, c, o] dz[m, i, j, o] over the taps (k, l) by which
+//           window (i, j) sees pixel (h, w), and over the outputs o of c's group.
 // Layout:   dz (M, OH, OW, outputs), w (KH, KW, group_channels, outputs), dx (M, H, W, channels),
 //           contiguous; num_pixels = M H W. If WIDTH is not 1, groups have one channel and one
 //           output, whose number is a multiple of WIDTH, and all arrays are aligned to as many.
-// Launch:   1-D grid of blocks of 256 threads, each for WIDTH channels of a pixel; no shared memory.
-//           Defines DTYPE, WIDTH.
+// Launch:   1-D grid of blocks of 256 threads, each for WIDTH channels of a pixel; no shared
+//           memory. Defines DTYPE, WIDTH.
 // Numerics: sums in float (double for float64), in the order of taps and outputs.
-// Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz KH KW group_channels times, mostly
-//           from L1.
+// Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz KH KW group_channels times,
+//           mostly from L1.
 // Reference: conv2d_backward_input of backends/numpy/conv.py.
 #include "ops/conv/groups/grouped.cuh"
 

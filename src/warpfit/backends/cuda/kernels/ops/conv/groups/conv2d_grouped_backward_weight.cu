@@ -1,6 +1,6 @@
 // Computes: for each part of the windows its share of dw[k, l, c, o] = sum of x[m, i stride + k
-//           dilation - padding, ..., g C + c] dz[m, i, j, o] over windows (m, i, j), C channels being
-//           those of o's group g.
+//           dilation - padding, ..., g C + c] dz[m, i, j, o] over windows (m, i, j), C channels
+//           being those of o's group g.
 // Layout:   dz (M, OH, OW, outputs), x (M, H, W, channels), contiguous; num_windows = M OH OW;
 //           partials (parts, KH KW group_channels, outputs) of the arithmetic type.
 // Launch:   grid (KH KW group_channels times tiles of 32 outputs, 1, parts), the tiles of a tap and
@@ -8,8 +8,8 @@
 //           dynamic shared memory. Define DTYPE.
 // Numerics: a thread sums every eighth window of its part in float (double for float64), then the
 //           eight sums are added in their order.
-// Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz and x for each tap and channel of a
-//           group, mostly from L2.
+// Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz and x for each tap and channel of
+//           a group, mostly from L2.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py.
 #include "ops/conv/groups/grouped.cuh"
 

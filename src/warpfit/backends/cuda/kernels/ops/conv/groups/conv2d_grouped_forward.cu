@@ -5,8 +5,8 @@
 //           and z (M, OH, OW, outputs), contiguous; num_windows = M OH OW. z is written if STORE_Z.
 //           If WIDTH is not 1, groups have one channel and one output, whose number is a multiple
 //           of WIDTH, and all arrays are aligned to as many.
-// Launch:   1-D grid of blocks of 256 threads, each for WIDTH outputs of a window; no shared memory.
-//           Defines DTYPE, ACTIVATION, STORE_Z, WIDTH.
+// Launch:   1-D grid of blocks of 256 threads, each for WIDTH outputs of a window; no shared
+//           memory. Defines DTYPE, ACTIVATION, STORE_Z, WIDTH.
 // Numerics: sums in float (double for float64), in the order bias, taps, channels.
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads x KH KW group_outputs times, mostly
 //           from L1.

@@ -1,9 +1,6 @@
 // Convolutions whose channels and outputs fall into groups, each of which sees its own only.
 //
 // Places are a thread's own.
-//
-// Users: conv2d_grouped_backward_input.cu, conv2d_grouped_backward_weight.cu,
-// conv2d_grouped_forward.cu.
 #pragma once
 
 #include "base/group.cuh"

@@ -1,7 +1,6 @@
-// Bands of images that come to SIZE places in shared memory in turns: WRITERS, the last threads of a
-// block, load them, and READERS multiply those that have come.
+// Bands of images that come to SIZE places in shared memory in turns: WRITERS, the last threads of
+// a block, load them, and READERS multiply those that have come.
 // Barriers in shared memory, which all threads of a block know.
-// Users: conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
 #pragma once
 
 #include "ptx/barriers.cuh"

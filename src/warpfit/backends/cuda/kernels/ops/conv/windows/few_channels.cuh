@@ -1,7 +1,6 @@
 // Images of few channels in shared memory, number by number, and where the taps of a window lie
 // there: fragments of mma are gathered from them.
 // Pixels in shared memory, which all threads of a block write; a lane reads what its windows see.
-// Users: conv2d_backward_weight_few_mma.cu, conv2d_few_mma.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

@@ -5,8 +5,6 @@
 // each, zeros around the image included. So the pixel that tap (kh, kw) of a window sees lies a
 // fixed number of rows further on, whatever window it is: a product of all windows with one tap's
 // weights reads the same planes as the others, from another row on.
-//
-// Users: pooled_rows.cuh.
 #pragma once
 
 #include "mma/operand_tile.cuh"
@@ -37,9 +35,9 @@ struct ImageRows {
     int rows, pitch;  // to be copied
     int first_channel;
 
-    // To PLANES `planes`, which are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work, of
-    // which this is number `thread`. What lies beside the image, and channels that it does not have,
-    // are zeros already.
+    // To PLANES `planes`, which are `Planes`, or `Lines` (mma/lines.cuh); THREADS share the work,
+    // of which this is number `thread`. What lies beside the image, and channels that it does not
+    // have, are zeros already.
     template <int THREADS, int PLANES, class Pieces>
     __device__ void copy_to(const Pieces& planes, int thread) const {
         if constexpr (WHOLE) {

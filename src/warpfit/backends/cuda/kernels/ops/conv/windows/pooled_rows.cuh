@@ -1,7 +1,6 @@
 // Rows of a gradient in shared memory that max pooling of 2 by 2 windows, side by side, is yet to
 // spread: each number goes to the pixel that was the largest, and 0 to the others.
 // Pixels in shared memory as in image_planes.cuh; a thread has the pieces of windows.
-// Users: conv2d_backward_weight_few_mma.cu, conv2d_backward_weight_sm90.cu, conv2d_sm90.cu.
 #pragma once
 
 #include "ops/conv/windows/image_planes.cuh"

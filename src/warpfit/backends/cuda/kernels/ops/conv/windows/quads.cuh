@@ -1,7 +1,6 @@
 // Sums of wgmma on their way to memory: of a row, each of four lanes has pairs of neighbouring
 // numbers. They exchange them, so that each has 16 bytes side by side.
 // Values and places of the lanes' own; whole warps call.
-// Users: ops/conv/.
 #pragma once
 
 #include "base/reduce.cuh"

@@ -4,7 +4,6 @@
 // and the next, sums[4 j + 2 h] and the next of window h. Of those that are pooled one lies below
 // the other, and the lane four further on, or before, has their neighbours on the right, or left.
 // Numbers of a lane's own windows; whole warps call.
-// Users: conv2d_few_mma.cu, conv2d_sm90.cu.
 #pragma once
 
 #include "mma/fragments.cuh"
