@@ -29,15 +29,19 @@ WORKERS = 12
 
 @dataclass(frozen=True)
 class Case:
-    """A network, a batch and an optimizer."""
+    """A network, a batch and an optimizer; of small networks blocks and groups of warps, too, if
+    not those that the plan chooses.
+    """
 
     sizes: tuple[int, ...]
     batch: int
     optimizer: str = "sgd"
+    layout: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
-        return f"{'-'.join(map(str, self.sizes))}, {self.optimizer}, {self.batch}"
+        own = f", {self.layout[0]} blocks of {self.layout[1]}" if self.layout else ""
+        return f"{'-'.join(map(str, self.sizes))}, {self.optimizer}, {self.batch}{own}"
 
 
 IN_ROLES = (
@@ -95,13 +99,38 @@ ON_CARD = (
     Case((100, 512, 512, 512, 512, 512, 512, 10), 32, "adamw"),
     Case((784, 300, 300, 300, 300, 10), 48),
 )
-CASES = (*IN_ROLES, *BY_LAYERS, *ON_CARD)
+# Plans choose one layout of each, by which prices could not be told apart.
+IN_GROUPS = tuple(
+    Case(sizes, batch, optimizer, layout)
+    for sizes, batch, optimizer, layouts in (
+        ((37, 53, 17, 3), 48, "adam", ((1, 1), (1, 2), (2, 1), (2, 2))),
+        ((64, 64, 64, 64, 1), 256, "adamw", ((4, 1), (4, 2))),
+        ((64, 64, 64, 64, 1), 128, "adamw", ((4, 1), (4, 2))),
+        ((64, 64, 1), 256, "sgd", ((2, 2), (2, 3), (4, 1), (4, 2), (4, 3))),
+        ((64, 64, 1), 128, "sgd", ((1, 2), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2))),
+        ((64, 64, 1), 512, "sgd", ((4, 2), (4, 3))),
+        ((20, 40, 20, 3), 32, "sgd", ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))),
+        ((20, 40, 20, 3), 128, "adam", ((1, 2), (2, 1), (2, 2), (4, 1), (4, 2))),
+        ((20, 40, 20, 3), 300, "adam", ((4, 2),)),
+        ((30, 50, 20, 4), 80, "adam", ((1, 2), (2, 1), (2, 2), (4, 1), (4, 2))),
+        ((12, 48, 48, 5), 192, "sgd", ((1, 3), (2, 2), (4, 1), (4, 2))),
+        ((16,) * 6 + (4,), 32, "adamw", ((1, 1), (1, 2))),
+        ((48, 64, 32, 10), 64, "sgd", ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1))),
+        ((8, 32, 1), 100, "adam", ((1, 2), (2, 1), (2, 2), (4, 1))),
+        ((16, 32, 2), 16, "sgd", ((1, 1), (1, 2))),
+        ((16, 32, 2), 128, "sgd", ((1, 2), (2, 1), (4, 1))),
+    )
+    for layout in layouts
+)
+CASES = (*IN_ROLES, *BY_LAYERS, *ON_CARD, *IN_GROUPS)
 
 
 def fitted(case: Case, epochs: int) -> Any:
     """Return the history of a run of the case."""
     import warpfit as wf
     from warpfit import nn, optim
+    from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
+    from warpfit.engines import launch_plan
 
     layers: list[Any] = []
     for idx, size in enumerate(case.sizes[1:]):
@@ -126,18 +155,25 @@ def fitted(case: Case, epochs: int) -> Any:
         if has_classes
         else rng.random((num_rows, 1), np.float32)
     )
-    return wf.fit(
-        model,
-        x,
-        y,
-        loss="cross_entropy" if has_classes else "mse",
-        optimizer=make[case.optimizer](model.parameters()),
-        epochs=epochs,
-        batch_size=case.batch,
-        device="cuda",
-        engine="one_launch",
-        verbose=False,
-    )
+    chosen = launch_plan._chosen
+    if case.layout is not None:
+        layout = case.layout
+        launch_plan._chosen = lambda network, *_: SmallLaunch(network, *layout)
+    try:
+        return wf.fit(
+            model,
+            x,
+            y,
+            loss="cross_entropy" if has_classes else "mse",
+            optimizer=make[case.optimizer](model.parameters()),
+            epochs=epochs,
+            batch_size=case.batch,
+            device="cuda",
+            engine="one_launch",
+            verbose=False,
+        )
+    finally:
+        launch_plan._chosen = chosen
 
 
 def measured(case: Case) -> dict[str, Any]:
@@ -164,16 +200,29 @@ def warm(case: Case) -> None:
 
 def prices_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the nanoseconds of each kernel's costs with the least relative errors; none is
-    negative.
+    negative. Costs that no case has are left out.
+
+    Raises
+    ------
+    ConfigError
+        If the cases of a kernel do not tell the prices of its costs apart.
     """
     from scipy.optimize import nnls
+
+    from warpfit.errors import ConfigError
 
     found: dict[str, dict[str, float]] = {}
     for kernel in dict.fromkeys(row["kernel"] for row in rows):
         own = [row for row in rows if row["kernel"] == kernel]
-        names = list(own[0]["costs"])
+        names = [name for name in own[0]["costs"] if any(row["costs"][name] for row in own)]
         least = np.array([row["microseconds"]["min"] for row in own])
         counts = np.array([[row["costs"][name] for name in names] for row in own]) / least[:, None]
+        rank = int(np.linalg.matrix_rank(counts / counts.max(axis=0)))
+        if rank < len(names):
+            raise ConfigError(
+                f"expected cases of {kernel} that tell {len(names)} prices apart, got {len(own)} "
+                f"that tell {rank}"
+            )
         prices, _ = nnls(counts, np.ones(len(own)))
         found[kernel] = {
             name: round(1000 * price, 6) for name, price in zip(names, prices, strict=True)

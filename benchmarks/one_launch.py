@@ -15,8 +15,8 @@ the time of a later one: compilation, with empty caches. First losses show that 
 Parts: `ours` and `peers`, by rows of networks and batches; `headline`, ten epochs over all of MNIST
 and the accuracy they reach; `curves`, ours over batch and hidden width. Prints a table and writes
 results/one_launch.json after every row. What the file holds from the same GPU and packages stays:
-peers are measured once, unless with --again, ours when asked for; ours of another commit goes. So
-parts can come from several commands, and one that broke off starts again.
+peers are measured once, unless with --again, ours when asked for; ours of another commit says so.
+So parts can come from several commands, and one that broke off starts again.
 
     python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--minutes 9]
     python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256 adamw'
@@ -568,6 +568,21 @@ def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows}
 
 
+def with_earlier(kept: dict[str, Any], old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
+    """Add ours of another commit, which stay until they are measured again: cells name theirs, and
+    `earlier` that of the other parts.
+    """
+    if not old or machine_of(old["environment"]) != machine_of(env):
+        return kept
+    earlier = dict(old.get("earlier", {}))
+    if old["environment"]["commit"] != env["commit"]:
+        parts = [name for name in ("headline", "curves") if name in old and name not in earlier]
+        earlier |= dict.fromkeys(parts, old["environment"]["commit"])
+    return {name: value for name, value in old.items() if name != "environment"} | {
+        "earlier": earlier
+    }
+
+
 def save(results: dict[str, Any]) -> None:
     settings = {
         "lr": RATES,
@@ -680,7 +695,8 @@ def measure(arguments: argparse.Namespace) -> None:
     """Measure the parts, and write the results after each and after every row."""
     deadline = perf_counter() + 60 * arguments.minutes
     env = environment()
-    results = kept_results(read_results("one_launch"), env)
+    old = read_results("one_launch")
+    results = with_earlier(kept_results(old, env), old, env)
     # First the rows: their first calls are to find no kernels.
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
@@ -694,9 +710,11 @@ def measure(arguments: argparse.Namespace) -> None:
     if "headline" in arguments.parts:
         results["headline"] = {precision: attempted(headline, precision) for precision in OURS}
         print(json.dumps(results["headline"]), flush=True)
+        results.get("earlier", {}).pop("headline", None)
         save(results)
     if "curves" in arguments.parts:
         results["curves"] = {name: curve(name) for name in ("batch", "width")}
+        results.get("earlier", {}).pop("curves", None)
         save(results)
 
 

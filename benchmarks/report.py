@@ -274,17 +274,38 @@ def one_launch(results: Results) -> str:
     ]
     header += ["speedup", "PyTorch eager, µs a step"]
     text = _table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
-    text += _source(results)
+    text += _sources(results)
     if "curves" in results:
         text += "\n![Microseconds a step over batch and hidden width](images/one_launch.png)\n"
     return text
+
+
+def _sources(results: Results) -> str:
+    """Return where results come from, and what of ours was measured at another commit."""
+    found = [
+        (f"{_network(row)} at {row['batch']}", cell["commit"])
+        for row in results["rows"].values()
+        for program, cell in row["programs"].items()
+        if program == _ours_of(row) and "commit" in cell
+    ]
+    words = {"headline": "ten epochs", "curves": "the picture"}
+    found += [(words[part], commit) for part, commit in results.get("earlier", {}).items()]
+    text = _source(results).rstrip()
+    for commit in sorted({commit for _, commit in found} - {results["environment"]["commit"]}):
+        names = ", ".join(name for name, own in found if own == commit)
+        text += f" At commit {commit[:12]}: {names}."
+    return text + "\n"
+
+
+def _ours_of(row: Results) -> str | None:
+    return next((name for name in row["programs"] if name.startswith("warpfit ")), None)
 
 
 def widths(results: Results) -> str:
     """Return the table of networks that no cluster holds."""
     rows = []
     for row in results["rows"].values():
-        ours = next((name for name in row["programs"] if name.startswith("warpfit ")), None)
+        ours = _ours_of(row)
         us = row["programs"].get(ours, {}).get("us")
         rate = f"{row['flop'] / us['median'] / 1e6:.0f}" if us else "-"
         best = row["best_peer"]
@@ -303,7 +324,7 @@ def widths(results: Results) -> str:
         rows.append([_network(row), str(row["batch"]), *cells])
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
     header += ["best peer, µs a step", "which", "speedup"]
-    return _table(header, rows) + _source(results)
+    return _table(header, rows) + _sources(results)
 
 
 def levels(results: Results) -> str:

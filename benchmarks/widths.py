@@ -43,6 +43,7 @@ from one_launch import (
     print_row,
     step_flop,
     summarised,
+    with_earlier,
 )
 
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -193,7 +194,8 @@ def main() -> None:
         os.environ["WARPFIT_CACHE_DIR"] = os.path.join(folder, "kernels")
         deadline = perf_counter() + 60 * arguments.minutes
         env = environment()
-        results = kept_results(read_results("widths"), env)
+        old = read_results("widths")
+        results = with_earlier(kept_results(old, env), old, env)
         for case in (case for case in CASES if case.name in arguments.rows):
             row = row_of(
                 case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]

@@ -231,6 +231,23 @@ def test_what_an_older_file_is_worth(
     assert {name for row in kept["rows"].values() for name in row["programs"]} == programs
 
 
+def test_ours_of_another_commit_says_so(bench: Any) -> None:
+    report, old, env = import_module("report"), results(bench), environment(commit="def")
+    kept = bench.with_earlier(bench.kept_results(old, env), old, env)
+    assert kept["earlier"] == {"headline": "abc", "curves": "abc"}
+    (name,) = kept["rows"]
+    cells = kept["rows"][name]["programs"]
+    cells["warpfit float16"] |= {"commit": "abc"}
+    told = " At commit abc: 784-256-10 at 64, ten epochs, the picture.\n"
+    assert report._sources({**kept, "environment": env}).endswith(told)
+    cells["warpfit float16"] |= {"commit": "def"}
+    assert "At commit" not in report._sources({**kept, "earlier": {}, "environment": env})
+    again = bench.with_earlier(kept, {**kept, "environment": env}, environment(commit="ghi"))
+    assert again["earlier"] == kept["earlier"]
+    other = environment(gpu="another")
+    assert bench.with_earlier(bench.kept_results(old, other), old, other) == {"rows": {}}
+
+
 def test_a_page_has_the_tables_once_there_are_results(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

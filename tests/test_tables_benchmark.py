@@ -23,7 +23,8 @@ NUM_ROWS = 569
 
 
 def row(seconds: float, errors: list[float]) -> dict[str, Any]:
-    return tables.summary({"wall_s": [9.0, seconds], "cpu_s": [9.0, seconds], "rmse": errors})
+    times = [9.0, seconds] if len(errors) > 1 else [seconds]
+    return tables.summary({"wall_s": times, "cpu_s": times, "rmse": errors})
 
 
 def test_seeds_decide_which_rows_train_and_not_which_score() -> None:
@@ -47,6 +48,13 @@ def test_programs_are_equally_good_if_their_difference_is_small(distance: float)
     assert found["margin"] == pytest.approx(0.5 * theirs.std(ddof=1))
     assert found["difference"] == pytest.approx(distance, abs=0.1)
     assert found["standard_error"] == pytest.approx(0.05 / 10**0.5, rel=0.5)
+
+
+def test_four_fits_of_a_split_count_instead_of_one() -> None:
+    ours, again = tables.WHOLE, tables.WHOLE + tables.AGAIN
+    rows = {name: {"scores": {"rmse": [2.0, 1.9, 2.1]}} for name in (ours, tables.PAIRS[ours])}
+    assert list(tables.compared(rows, tables.PAIRS)) == [ours]
+    assert list(tables.compared(rows | {again: rows[ours]}, tables.PAIRS)) == [again]
 
 
 def test_points_are_means_over_tables_that_all_have_run() -> None:

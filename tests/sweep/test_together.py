@@ -139,8 +139,13 @@ def test_rows_have_weights(cuda: str, monkeypatch: pytest.MonkeyPatch, cluster: 
     in_clusters(monkeypatch, cluster)
     weights = np.random.default_rng(0).choice([0.0, 1.0, 4.0], len(X))
     folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
-    for given in ({"folds": folds}, {"validation_data": (X[:20], Y[:20])}):
-        arguments = {"candidates": [{"lr": 0.3, "seed": 2}], "sample_weight": weights, **given}
+    of_classes: dict[str, Any] = {"class_weight": [0.2, 1.0, 5.0]}
+    for given, more in (
+        ({"folds": folds}, of_classes),
+        ({"validation_data": (X[:20], Y[:20])}, {}),
+    ):
+        candidates = [{"lr": 0.3, "seed": 2, **more}]
+        arguments = {"candidates": candidates, "sample_weight": weights, **given}
         here, there = (sweep(device, **arguments) for device in ("cpu", cuda))
         assert "in one launch" in str(there.plan)
         for name in ("loss", "val_loss"):

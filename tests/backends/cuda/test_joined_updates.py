@@ -94,11 +94,10 @@ def assert_updated(ops: Any, layers: Layers) -> None:
             np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(30)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.in_turns(18)
 def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, dtype: str) -> None:
     op, num_slots, settings = UPDATES[name]
     ops: Any = create(cuda, precision=dtype)

@@ -154,11 +154,10 @@ SIZES = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(12)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("x_stages", [1, 2])
 @pytest.mark.parametrize("name", SIZES)
-@pytest.mark.in_turns(12)
 def test_narrow_steps_are_those_of_numpy(cuda: str, name: str, x_stages: int, dtype: str) -> None:
     rows, widths = SIZES[name]
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)

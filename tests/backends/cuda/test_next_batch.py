@@ -43,7 +43,7 @@ def orders() -> Any:
     return np.random.default_rng(2).permutation(NUM_ROWS)
 
 
-@pytest.mark.in_turns(12)
+@pytest.mark.in_turns(24)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("stored", "taken_as"), DTYPES)
 def test_every_step_gets_its_own(ops: CudaBackend, name: str, stored: str, taken_as: str) -> None:

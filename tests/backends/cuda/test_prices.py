@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_variants.runs import network_of
+from kernel_variants.runs import ADAM, MOMENTUM, network_of
 from warpfit.backends.cuda.cards import CARDS
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_layers_layout import LayersLaunch
+from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.prices import CARD, expected_microseconds, read_prices
 from warpfit.backends.cuda.resident_launch import ResidentLaunch
 from warpfit.engines.launch_plan import _chosen
+from warpfit.errors import ConfigError
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 KERNELS = {
@@ -102,3 +104,30 @@ def test_the_script_finds_the_prices_that_steps_were_made_of(
     own = found["kernels"]["one_launch"]
     assert own["date"] == "2026-12-01"
     assert own["nanoseconds"] == pytest.approx({"meeting": 3.0, **prices})
+
+
+def test_cases_that_do_not_tell_prices_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = import_module("launch_costs")
+    costs = [{"step": 1.0, "group": 1.0, "product": float(count)} for count in range(1, 9)]
+    rows = [{"kernel": "small", "costs": own, "microseconds": {"min": 1.0}} for own in costs]
+    with pytest.raises(ConfigError, match="small that tell 3 prices apart, got 8 that tell 2"):
+        script.prices_of(rows)
+
+
+def test_the_cases_of_the_script_tell_prices_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script, found = import_module("launch_costs"), dict[str, list[dict[str, float]]]()
+    settings = {"momentum": MOMENTUM, "adam": ADAM, "adamw": {**ADAM, "decays": True}}
+    settings |= {"sgd": {}, "rmsprop": {"optimizer": "rmsprop", "slots": 1}}
+    for case in script.CASES:
+        network = network_of(*case.sizes, batch=case.batch, **settings[case.optimizer])
+        launch = _chosen(network, CARDS["h200"], False)
+        if case.layout is not None:
+            launch = SmallLaunch(network, *case.layout)
+            assert launch.fits(CARDS["h200"].max_shared_bytes)
+        if isinstance(launch, ResidentLaunch):
+            found.setdefault(launch.kernel, []).append(launch.costs)
+    for kernel, costs in found.items():
+        rows = [{"kernel": kernel, "costs": own, "microseconds": {"min": 1.0}} for own in costs]
+        assert script.prices_of(rows).keys() == {kernel}

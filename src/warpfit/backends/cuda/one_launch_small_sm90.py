@@ -133,6 +133,14 @@ class SmallLaunch(ResidentLaunch):
         """Shared memory of a block."""
         return up(up(sum(self.shared_parts.values()), 1024) + self.received_bytes, 1024)
 
+    def fits(self, max_shared_bytes: int) -> bool:
+        """Return whether all rows have a group, weights have registers, and the rest has shared
+        memory.
+        """
+        has_registers = self.registers_of_thread[1] <= self.room
+        has_groups = self.row_groups <= self.groups
+        return has_groups and has_registers and self.shared_bytes <= max_shared_bytes
+
     @property
     def costs(self) -> dict[str, float]:
         """How often a step has each cost, as far as warps wait for each other."""
@@ -191,13 +199,7 @@ def choose_small(
         for cluster, groups in product(CLUSTERS, range(1, MOST_GROUPS + 1))
         if cluster <= -(-network.batch // 16)
     )
-    fitting = [
-        shape
-        for shape in shapes
-        if shape.row_groups <= shape.groups
-        and shape.registers_of_thread[1] <= shape.room
-        and shape.shared_bytes <= max_shared_bytes
-    ]
+    fitting = [shape for shape in shapes if shape.fits(max_shared_bytes)]
     return min(
         fitting,
         key=lambda shape: shape.microseconds,
