@@ -157,7 +157,7 @@ def test_a_folder_of_results_goes_if_nothing_came(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path / "there" / "new" / "newer")
     folder.make()
     assert folder.path.is_dir()
-    folder.remove_if_empty()
+    folder.end()
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
     with folder.filled():
         (folder.path / "result").touch()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from warpfit.checks import brief, some
@@ -93,6 +94,18 @@ def make_folder(path: PathLike) -> Path:
     return folder
 
 
+def lacking_folders(path: Path) -> list[Path]:
+    """Return those of a folder and the ones above it that are to be made, the folder first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Take folders away, each above the one before, up to the first that is not empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
 class ResultsFolder:
     """A folder that is made when there is something to put into it, and taken away again if nothing
     came.
@@ -100,11 +113,20 @@ class ResultsFolder:
     Parameters
     ----------
     path : path of the folder
+
+    Attributes
+    ----------
+    unfinished : Path
+        A folder in it, for files that `publish` puts into place together.
     """
 
     def __init__(self, path: PathLike) -> None:
-        self.path = Path(path).expanduser()
+        if path == "":
+            raise ConfigError("expected out to be the path of a folder, got ''")
+        self.path = as_path("out", path).expanduser()
+        self.unfinished = self.path / ".unfinished"
         self._made: list[Path] = []
+        self._is_made = False
 
     def make(self, *, goes_on: bool = False) -> None:
         """Make it, with its parents.
@@ -121,8 +143,10 @@ class ResultsFolder:
                 f"expected a new or an empty folder for the results, got {self.path}, which has "
                 f"{some(there)}; name another folder, or remove them"
             )
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self._made = lacking_folders(self.path)
         make_folder(self.path)
+        rmtree(self.unfinished, ignore_errors=True)  # of a run that was killed
+        self._is_made = True
 
     @contextmanager
     def filled(self) -> Iterator[None]:
@@ -131,10 +155,30 @@ class ResultsFolder:
         try:
             yield
         finally:
-            self.remove_if_empty()
+            self.end()
 
-    def remove_if_empty(self) -> None:
-        """Take away what was made and is empty; one that is not stays, and so do those above it."""
-        with suppress(OSError):
-            for folder in self._made:
-                folder.rmdir()
+    def publish(self) -> list[Path]:
+        """Put the unfinished files into place, and return their paths.
+
+        Raises
+        ------
+        ConfigError
+            If that fails.
+        """
+        places = []
+        for file in sorted(self.unfinished.iterdir()):
+            places.append(self.path / file.name)
+            try:
+                os.replace(file, places[-1])
+            except OSError as error:
+                raise ConfigError(f"cannot write {places[-1]}: {error.strerror}") from error
+        _make_durable(self.path)
+        return places
+
+    def end(self) -> None:
+        """Take away what is unfinished, and what was made and is empty; a folder that is not stays,
+        and so do those above it.
+        """
+        if self._is_made:
+            rmtree(self.unfinished, ignore_errors=True)
+        remove_empty(self._made)

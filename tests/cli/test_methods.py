@@ -155,6 +155,22 @@ def test_mistakes_are_said_in_one_sentence(
     assert message in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("x,kind\n1,a\n2,a\n", "cells: expected at least two classes, got one, 'a'"),
+        ("x,price\n1,0.5\n2,0.5\n", "cells: expected targets that differ, got 0.5 in every"),
+        ("x,w,kind\n1,,a\n1,,b\n", "a column to learn from, but all cells are the same: x, w"),
+    ],
+)
+def test_a_table_without_anything_to_learn_is_refused(
+    misuse: Invoke, rows: str, message: str
+) -> None:
+    head, *cells = rows.splitlines(keepends=True)
+    Path("cells.csv").write_text(head + "".join(cells * 20))
+    assert message in misuse("train", "--data", "cells.csv", "--method", "realmlp").err
+
+
 def test_other_mistakes(misuse: Invoke, invoke: Invoke, tiny_images: Path) -> None:
     assert "expected data, a table" in misuse("train", "--method", "realmlp").err
     message = "expected rows of a table with method realmlp, got samples of shape (8, 8)"

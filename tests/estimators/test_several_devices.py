@@ -106,7 +106,9 @@ def test_a_search_over_several_has_the_bits_of_one(settings: dict[str, Any]) -> 
     assert clone(several).estimator.device == ["cpu", "cpu"]
 
 
-@pytest.mark.parametrize("device", ["processes", "cpu,cpu", None, 3, np.array(["cpu", "cpu"])])
+@pytest.mark.parametrize(
+    "device", ["processes", "cpu,cpu", b"cpu", None, 3, np.array(["cpu", "cpu"])]
+)
 def test_a_search_says_at_once_what_is_no_device(device: Any) -> None:
     with pytest.raises(ConfigError, match=r"expected (one device|a device or several), .*got"):
         wf.SweepCV(classifier(device), {"alpha": [1e-3]}, cv=2, n_jobs=1).fit(X, Y)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from warpfit.errors import ConfigError
+from warpfit.training import settings
 from warpfit.training.settings import (
     TrainSettings,
     default_folder,
     merged_settings,
+    own_folder,
     parse_hidden,
     read_settings,
 )
@@ -133,11 +135,32 @@ def test_every_run_gets_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = []
-    for _ in range(3):
-        folders.append(default_folder())
-        folders[-1].mkdir(parents=True)
-    assert len(set(folders)) == 3
+    name, taken = default_folder(), list[Path]()
+
+    def named_at_once() -> Path:
+        found = taken[-1] if len(taken) == 1 else default_folder()
+        taken.append(found)
+        return found
+
+    monkeypatch.setattr(settings, "default_folder", named_at_once)
+    with own_folder(None) as one, own_folder(None) as other:
+        assert one != other
+        assert taken == [one, one, other]
+        Path(other, "result").touch()
+    assert list(tmp_path.rglob("*/*")) == [tmp_path / other, tmp_path / other / "result"]
+    assert name.parent == Path("runs")
+    with own_folder("asked for") as folder:
+        assert folder == "asked for"
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").touch()
+    message = r"cannot make the folder runs/.*: Not a directory"
+    with pytest.raises(ConfigError, match=message), own_folder(None):
+        pytest.fail("it was made")
 
 
 def test_processes_are_for_calls_of_fit() -> None:

@@ -46,16 +46,15 @@ def ladder(**flags: Any) -> None:
     from warpfit.apps.ladder import bars, climb, parse_names
     from warpfit.apps.ladder.table import notes, table
     from warpfit.plots import NO_PICTURES, has_matplotlib
-    from warpfit.training.settings import default_folder
+    from warpfit.training.settings import own_folder
 
     given = {name: value for name, value in flags.items() if value is not None}
     given["rows"] = given.pop("limit", None)
     if "rungs" in given:
         given["rungs"] = parse_names(given["rungs"])
-    given.setdefault("out", default_folder())
     printer = Printer()
-    with _Screen(printer) as screen:
-        result = climb(**given, on_start=screen.start, on_rung=screen.show)
+    with own_folder(given.pop("out", None)) as folder, _Screen(printer) as screen:
+        result = climb(**given, out=folder, on_start=screen.start, on_rung=screen.show)
     printer.fallback(given.get("device", "auto"), result.device)
     if screen.live is not None:
         printer.console.print(table(result))

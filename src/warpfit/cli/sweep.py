@@ -10,7 +10,7 @@ from warpfit.cli.console import Printer, percent, r_squared
 from warpfit.cli.options import NETWORK, OF_TRAINING, RUN, option, several, taking
 from warpfit.cli.train import INTERRUPTED
 from warpfit.errors import ConfigError
-from warpfit.training.settings import SWEPT, default_folder
+from warpfit.training.settings import SWEPT, own_folder
 
 if TYPE_CHECKING:
     from warpfit.sweep.jobs import SweepJob, SweepOutcome
@@ -64,9 +64,8 @@ def sweep(**flags: Any) -> None:
     settings = sweep_settings(flags)
     printer = Printer(quiet=settings.base.quiet)
     job = prepare_sweep(settings)
-    outcome = job.run(
-        settings.base.out or default_folder(), lambda plan: _print_plan(printer, job, plan)
-    )
+    with own_folder(settings.base.out) as folder:
+        outcome = job.run(folder, lambda plan: _print_plan(printer, job, plan))
     _print_outcome(printer, job, outcome)
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -22,7 +22,7 @@ from warpfit.cli.options import (
 from warpfit.errors import ConfigError
 from warpfit.training.callbacks import Callback
 from warpfit.training.progress import epoch_line
-from warpfit.training.settings import RECIPES, TrainSettings, default_folder, merged_settings
+from warpfit.training.settings import RECIPES, TrainSettings, merged_settings, own_folder
 
 if TYPE_CHECKING:
     from warpfit.training.jobs import Job, Outcome
@@ -86,11 +86,12 @@ def train(**flags: Any) -> None:
             raise ConfigError(f"expected --{name.replace('_', '-')} with --method, got no method")
     settings = merged_settings(flags, flags.pop("config"))
     printer, job = Printer(quiet=settings.quiet), _prepared(settings)
-    outcome = job.run(
-        settings.out or default_folder(),
-        [_Narrator(printer, settings, job)],
-        verbose=not settings.quiet and sys.stderr.isatty(),
-    )
+    with own_folder(settings.out) as folder:
+        outcome = job.run(
+            folder,
+            [_Narrator(printer, settings, job)],
+            verbose=not settings.quiet and sys.stderr.isatty(),
+        )
     _print_outcome(printer, outcome)
     if outcome.history.stopped_by == "interrupt":
         raise typer.Exit(INTERRUPTED)
@@ -116,7 +117,8 @@ def _train_table(flags: dict[str, Any]) -> None:
     printer.line(str(job.dataset), style="bold")
     printer.lines(job.dataset.notes)
     start = perf_counter()
-    stored, test, files = job.run(flags["out"] or default_folder())
+    with own_folder(flags["out"]) as folder:
+        stored, test, files = job.run(folder)
     seconds = perf_counter() - start
     members = stored.estimator.members_
     rows = [("networks", f"{len(members)}"), ("epochs", f"{sum(len(m.losses) for m in members)}")]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit.backends import first_device
 from warpfit.data import Dataset
-from warpfit.files import ResultsFolder, atomic_path
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 from warpfit.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
@@ -81,9 +81,10 @@ class SweepJob:
 
         try:
             outcome = SweepOutcome(self._sweep(start))
-            self._write(results.path, outcome)
+            self._write(make_folder(results.unfinished), outcome)
+            outcome.files = results.publish()
         finally:
-            results.remove_if_empty()
+            results.end()
         return outcome
 
     def _sweep(self, on_plan: Callable[[SweepPlan], None]) -> Sweep:
@@ -124,16 +125,14 @@ class SweepJob:
 
     def _write(self, folder: Path, outcome: SweepOutcome) -> None:
         sweep = outcome.sweep
-        outcome.files.append(folder / TABLE)
-        _write_csv(outcome.files[-1], sweep.rows())
+        _write_csv(folder / TABLE, sweep.rows())
         if any(record["rank"] == 1 for record in sweep):
             self._write_best(folder, outcome)
         if not has_matplotlib():
             outcome.missing = NO_PICTURES
             return
-        outcome.files.append(folder / PICTURE)
         figure = sweep.plot(title=f"{self.dataset.name}, {len(sweep):,} networks")
-        save_figure(figure, outcome.files[-1])
+        save_figure(figure, folder / PICTURE)
 
     def _write_best(self, folder: Path, outcome: SweepOutcome) -> None:
         """Write the best candidate's settings, for ``warpfit train``, and without folds its
@@ -141,14 +140,12 @@ class SweepJob:
         """
         settings = self.resolved(outcome.sweep.best_candidate)
         settings = replace(settings, device=first_device(settings.devices))
-        outcome.files.append(folder / BEST)
-        with atomic_path(outcome.files[-1]) as temporary:
+        with atomic_path(folder / BEST) as temporary:
             temporary.write_text(settings.to_toml(), encoding="utf-8")
         if self.settings.folds:
             return
         trained = TrainedModel(outcome.sweep.best_model, self.card)  # type: ignore[arg-type]
-        outcome.files.append(folder / MODEL)
-        trained.save(outcome.files[-1])
+        trained.save(folder / MODEL)
         if len(self.dataset.x_test):
             outcome.test = trained.test_on(self.dataset)
 

@@ -19,7 +19,7 @@ from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
-from warpfit.files import ResultsFolder, atomic_path
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
@@ -28,7 +28,7 @@ from warpfit.tabular.parameters import one_device, settings_of
 from warpfit.tabular.regressor import TabularRegressor
 from warpfit.tabular.storage import load_with_metadata, save_estimator
 from warpfit.training.evaluate import Evaluation
-from warpfit.training.jobs import with_training_rows
+from warpfit.training.jobs import check_targets, with_training_rows
 from warpfit.training.recipes import open_data
 from warpfit.training.settings import parse_hidden
 from warpfit.training.tables import TablePredictions, predictions_of, read_rows
@@ -165,23 +165,20 @@ class TableJob:
             self.estimator.fit(dataset.x_train, y)
             stored = StoredTable(self.estimator, self.data, dataset.label_column)
             test = stored.score_on(dataset, "test") if len(dataset.x_test) else None
-            return stored, test, self._written(results.path, stored, test)
+            self._write(make_folder(results.unfinished), stored, test)
+            return stored, test, results.publish()
 
-    def _written(self, folder: Path, stored: StoredTable, test: Score | None) -> list[Path]:
-        model, history = folder / "model.safetensors", folder / "history.json"
+    def _write(self, folder: Path, stored: StoredTable, test: Score | None) -> None:
         metadata = {"data": stored.data, "label_column": stored.label_column}
-        save_estimator(self.estimator, model, metadata=metadata)
-        with atomic_path(history) as temporary:
+        save_estimator(self.estimator, folder / "model.safetensors", metadata=metadata)
+        with atomic_path(folder / "history.json") as temporary:
             temporary.write_text(json.dumps(_report(self.estimator, test)) + "\n", encoding="utf-8")
-        files = [history, model]
         if test is not None and test.labels is not None and test.predicted is not None:
-            files.append(folder / "confusion.svg")
             picture = confusion_svg(
                 test.labels, test.predicted, stored.class_names, self.dataset.name
             )
-            with atomic_path(files[-1]) as temporary:
+            with atomic_path(folder / "confusion.svg") as temporary:
                 temporary.write_text(picture, encoding="utf-8")
-        return sorted(files)
 
 
 def prepare(given: Mapping[str, Any]) -> TableJob:
@@ -213,6 +210,8 @@ def prepare(given: Mapping[str, Any]) -> TableJob:
     if given.get("limit"):
         dataset = with_training_rows(dataset, slice(given["limit"]))
     _check_classes(dataset)
+    check_targets(dataset)
+    _check_columns(dataset.x_train)
     path = Path(source).expanduser()
     estimator = _estimator(given, bool(dataset.class_names))
     _check_folds(estimator, dataset.y_train)
@@ -230,6 +229,16 @@ def _check_classes(dataset: Dataset) -> None:
         raise DataError(
             "expected training rows of each class to test on, got none of "
             f"{some([dataset.class_names[label] for label in lacking])}"
+        )
+
+
+def _check_columns(x: Any) -> None:
+    """Raise DataError if no column of several rows has two different cells."""
+    frame = pd.DataFrame(x)
+    if len(frame) > 1 and all(frame[name].nunique(dropna=False) < 2 for name in frame):
+        raise DataError(
+            "expected a column to learn from, but all cells are the same: "
+            f"{some(list(map(str, frame)))}"
         )
 
 

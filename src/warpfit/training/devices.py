@@ -43,7 +43,7 @@ def named_devices(device: Any) -> list[str]:
     if isinstance(device, str) and device == ALL_CARDS:
         return list(all_cards())
     devices = [device] if isinstance(device, str) else device
-    if not isinstance(devices, Sequence) or not devices:
+    if not isinstance(devices, Sequence) or isinstance(devices, bytes | bytearray) or not devices:
         raise ConfigError(f"expected a device or several, got {brief(device)}")
     if len(devices) > 1:
         _check_names(devices)

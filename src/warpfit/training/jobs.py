@@ -112,18 +112,26 @@ class Job:
     ) -> Outcome:
         """Train, test, and write everything into a folder.
 
-        The folder is made when `fit` has checked its arguments. If the training fails, what remains
-        is its last checkpoint, or nothing. After Ctrl-C the results are those of the last whole
-        epoch.
+        The folder is made when `fit` has checked its arguments. If anything fails, what remains is
+        the last checkpoint with its settings, or nothing. After Ctrl-C the results are those of the
+        last whole epoch.
 
         Raises
         ------
         WarpfitError
             As `fit`; ConfigError if the folder cannot be written to.
         """
+        run_folder = RunFolder(folder, self.settings)
+        try:
+            return self._run(run_folder, callbacks, verbose=verbose)
+        finally:
+            run_folder.end()
+
+    def _run(
+        self, run_folder: RunFolder, callbacks: Sequence[Callback], *, verbose: bool
+    ) -> Outcome:
         settings = self.settings
-        run_folder = RunFolder(folder, settings)
-        profile = Profile(run_folder.path / TRACE_NAME) if settings.profile else None
+        profile = Profile(run_folder.unfinished / TRACE_NAME) if settings.profile else None
         x, y = self.dataset.x_train, self.dataset.y_train
         history = fit(
             self.trained.model,
@@ -155,11 +163,9 @@ class Job:
         )
         if len(history):
             run_folder.write_results(self.title, self.trained, history, test)
-        if profile is None:
-            return Outcome(history, test, run_folder)
-        run_folder.files.append(profile.path)
+        notes = [] if profile is None else profile.notes
         return Outcome(
-            history, test, run_folder, [f"{TRACE_NAME} is without {note}" for note in profile.notes]
+            history, test, run_folder, [f"{TRACE_NAME} is without {note}" for note in notes]
         )
 
     def _callbacks(self, folder: Path) -> list[Callback]:
@@ -184,6 +190,22 @@ def prepare(settings: TrainSettings) -> Job:
     if _is_for_gpu(settings):
         open_ahead(settings.device)
     settings, dataset = opened(settings)
+    check_targets(dataset)
+    validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
+    if settings.watches_validation:
+        dataset, validation = hold_out(dataset, settings.seed)
+    settings = resolved_for(settings, dataset)
+    manual_seed(settings.seed)
+    card, loss = model_card(settings, dataset), make_loss(settings)
+    model = make_model(settings, card.network_shape, num_outputs(dataset, loss))
+    if validation is not None:
+        validation = (card.inputs(validation[0]), card.targets(validation[1]))
+    trained = TrainedModel(model, card)
+    return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
+
+
+def check_targets(dataset: Dataset) -> None:
+    """Raise DataError unless targets to train on differ."""
     if dataset.num_classes == 1:
         raise DataError(
             f"{dataset.name}: expected at least two classes, got one, {dataset.class_names[0]!r}"
@@ -197,17 +219,6 @@ def prepare(settings: TrainSettings) -> Job:
             f"{dataset.name}: expected targets that differ, got {brief(dataset.y_train[0])} in "
             "every training row"
         )
-    validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
-    if settings.watches_validation:
-        dataset, validation = hold_out(dataset, settings.seed)
-    settings = resolved_for(settings, dataset)
-    manual_seed(settings.seed)
-    card, loss = model_card(settings, dataset), make_loss(settings)
-    model = make_model(settings, card.network_shape, num_outputs(dataset, loss))
-    if validation is not None:
-        validation = (card.inputs(validation[0]), card.targets(validation[1]))
-    trained = TrainedModel(model, card)
-    return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
 
 
 def _is_for_gpu(settings: TrainSettings) -> bool:
@@ -257,8 +268,6 @@ def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
 def _with_full_paths(settings: TrainSettings) -> TrainSettings:
     """Return the settings with absolute paths."""
     paths = {"data_dir": settings.data_dir}
-    if settings.resume is not None:
-        paths["resume"] = str(checkpoint_file(settings.resume))
     if settings.data not in dataset_names():
         paths["data"] = settings.data
     full = {
@@ -266,6 +275,9 @@ def _with_full_paths(settings: TrainSettings) -> TrainSettings:
         for name, path in paths.items()
         if path is not None
     }
+    if settings.resume is not None:  # a link to a checkpoint is of the folder that it is in
+        checkpoint = checkpoint_file(settings.resume)
+        full["resume"] = str(checkpoint.parent.resolve() / checkpoint.name)
     return replace(settings, **full)  # type: ignore[arg-type]
 
 

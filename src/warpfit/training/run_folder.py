@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from warpfit.engines.base import Plan
-from warpfit.files import ResultsFolder, atomic_path
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 from warpfit.pictures import confusion_svg, curves_svg
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
 from warpfit.training.run import Run
-from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TrainSettings
+from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TRACE_NAME, TrainSettings
 from warpfit.training.trained import Score, TrainedModel
+
+# What a run writes when it has ended, beside its settings.
+RESULTS = (
+    "model.safetensors",
+    "history.csv",
+    "history.json",
+    "curves.svg",
+    "confusion.svg",
+    TRACE_NAME,
+)
 
 
 class RunFolder(Callback):
     """Makes the folder once `fit` has checked everything, and removes it if it stays empty.
+
+    Results take their places together, at the end. Those of a run that goes on in its own folder
+    stay until it has a checkpoint of its own.
 
     Parameters
     ----------
@@ -39,29 +53,51 @@ class RunFolder(Callback):
     def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
         self._folder, self.settings = ResultsFolder(path), settings
         self.path = self._folder.path
+        self.unfinished = self._folder.unfinished
         self.files: list[Path] = []
+        self._goes_on = self._has_settings = False
+        self._old_checkpoint: tuple[int, int] | None = None
 
     def on_start(self, run: Run) -> None:
         resumed = self.settings.resume
-        self._folder.make(
-            goes_on=resumed is not None and Path(resumed).parent == self.path.resolve()
-        )
+        self._goes_on = resumed is not None and Path(resumed).parent == self.path.resolve()
+        self._folder.make(goes_on=self._goes_on)
+        self._old_checkpoint = self._checkpoint()
 
     def on_epoch_end(self, run: Run) -> None:
-        if (
-            self.settings.checkpoint_every
-        ):  # a checkpoint is of use only with the settings of its run
-            self._write_settings(run.plan)
+        # A checkpoint is of use only with the settings of its run.
+        if not self.settings.checkpoint_every:
+            return
+        if self._goes_on:
+            if self._checkpoint() == self._old_checkpoint:
+                return
+            self._remove(RESULTS)
+        self._write_settings(self.path, run.plan)
+        self._has_settings = True
 
     def on_end(self, run: Run) -> None:
         self.on_epoch_end(run)
-        if self.settings.checkpoint_every:
-            self.files.append(self.path / CHECKPOINT_NAME)
+        make_folder(self.unfinished)
         if run.history.reports:
-            CSVLog(self._new("history.csv")).on_epoch_end(run)
+            CSVLog(self.unfinished / "history.csv").on_epoch_end(run)
 
-    def close(self) -> None:
-        self._folder.remove_if_empty()
+    def end(self) -> None:
+        """Take away what is of no use without results or a checkpoint."""
+        if self._has_settings and not (self.files or self._checkpoint()):
+            self._remove([CONFIG_NAME])
+        self._folder.end()
+
+    def _checkpoint(self) -> tuple[int, int] | None:
+        """Return what tells a checkpoint in the folder from others; None if there is none."""
+        try:
+            found = (self.path / CHECKPOINT_NAME).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
     def write_results(
         self, title: str, trained: TrainedModel, history: History, test: Score | None
@@ -73,31 +109,31 @@ class RunFolder(Callback):
         ConfigError
             If a file cannot be written.
         """
-        trained.save(self._new("model.safetensors"))
-        self._write_text("history.json", json.dumps(_report(history, test)) + "\n")
-        self._write_settings(history.plan)
+        folder = self.unfinished
+        trained.save(folder / "model.safetensors")
+        _write_text(folder / "history.json", json.dumps(_report(history, test)) + "\n")
+        self._write_settings(folder, history.plan)
         title = title if test is None else f"{title}\n{_in_words(test)}"
-        self._write_text("curves.svg", curves_svg(history.to_dict(), title))
+        _write_text(folder / "curves.svg", curves_svg(history.to_dict(), title))
         if test is not None and test.labels is not None and test.predicted is not None:
             matrix = (test.labels, test.predicted, trained.card.class_names, title)
-            self._write_text("confusion.svg", confusion_svg(*matrix))
+            _write_text(folder / "confusion.svg", confusion_svg(*matrix))
+        self.files = self._folder.publish()
+        self._remove({*RESULTS} - {file.name for file in self.files})
+        if self.settings.checkpoint_every:
+            self.files.append(self.path / CHECKPOINT_NAME)
 
-    def _write_settings(self, plan: Plan) -> None:
+    def _write_settings(self, folder: Path, plan: Plan) -> None:
         device = ",".join(plan.devices) or plan.device
         settings = replace(
             self.settings, precision=plan.precision, device=device, engine=plan.engine
         )
-        self._write_text(CONFIG_NAME, settings.to_toml())
+        _write_text(folder / CONFIG_NAME, settings.to_toml())
 
-    def _write_text(self, name: str, text: str) -> None:
-        with atomic_path(self._new(name)) as temporary:
-            temporary.write_text(text, encoding="utf-8")
 
-    def _new(self, name: str) -> Path:
-        path = self.path / name
-        if path not in self.files:
-            self.files.append(path)
-        return path
+def _write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _report(history: History, test: Score | None) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from inspect import signature
@@ -19,6 +20,7 @@ from warpfit.backends.base import ACTIVATIONS
 from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
+from warpfit.files import lacking_folders, remove_empty
 from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
@@ -414,3 +416,39 @@ def default_folder() -> Path:
     time = datetime.now().strftime("%Y%m%d-%H%M%S")
     names = (time if number == 1 else f"{time}-{number}" for number in count(1))
     return next(folder for folder in (Path("runs") / name for name in names) if not folder.exists())
+
+
+@contextmanager
+def own_folder(out: str | None) -> Iterator[str | Path]:
+    """Yield the folder that was asked for; or else one below ``runs`` that is made for this run
+    alone, and taken away if it stays empty.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be made.
+    """
+    if out is not None:
+        yield out
+        return
+    folder, made = _made_folder()
+    try:
+        yield folder
+    finally:
+        remove_empty(made)
+
+
+def _made_folder() -> tuple[Path, list[Path]]:
+    """Return a new folder below ``runs``, and those that were made for it."""
+    while True:
+        folder = default_folder()
+        made = lacking_folders(folder)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # a run that starts at the same time was quicker
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make the folder {folder}: {error.strerror or error}"
+            ) from error
+        return folder, made
