@@ -177,12 +177,14 @@ def test_several_devices_take_networks_as_they_are_free() -> None:
 
 
 def test_a_slow_device_takes_fewer() -> None:
-    others_done, done = Event(), []
+    at_work, others_done, done = Event(), Event(), []
 
     def train(shared: Any, share: int, stop: Event | None) -> str:
         device = own_device() or ""
         if device == "slow":
+            at_work.set()
             assert others_done.wait(30)
+        assert at_work.wait(30)
         done.append(share)
         if len(done) == 9:
             others_done.set()
