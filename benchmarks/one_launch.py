@@ -568,12 +568,12 @@ def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def with_earlier(kept: dict[str, Any], old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
-    """Add ours of another commit, which stay until they are measured again: cells name theirs, and
-    `earlier` that of the other parts.
+def with_earlier(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
+    """Return an older file's results of the same machine. Ours of another commit stay until they
+    are measured again: cells name theirs, and `earlier` that of the other parts.
     """
     if not old or machine_of(old["environment"]) != machine_of(env):
-        return kept
+        return {"rows": {}}
     earlier = dict(old.get("earlier", {}))
     if old["environment"]["commit"] != env["commit"]:
         parts = [name for name in ("headline", "curves") if name in old and name not in earlier]
@@ -695,8 +695,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Measure the parts, and write the results after each and after every row."""
     deadline = perf_counter() + 60 * arguments.minutes
     env = environment()
-    old = read_results("one_launch")
-    results = with_earlier(kept_results(old, env), old, env)
+    results = with_earlier(read_results("one_launch"), env)
     # First the rows: their first calls are to find no kernels.
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):

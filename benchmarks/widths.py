@@ -37,7 +37,6 @@ from one_launch import (
     Ours,
     Peer,
     Program,
-    kept_results,
     measured,
     mnist,
     print_row,
@@ -194,8 +193,7 @@ def main() -> None:
         os.environ["WARPFIT_CACHE_DIR"] = os.path.join(folder, "kernels")
         deadline = perf_counter() + 60 * arguments.minutes
         env = environment()
-        old = read_results("widths")
-        results = with_earlier(kept_results(old, env), old, env)
+        results = with_earlier(read_results("widths"), env)
         for case in (case for case in CASES if case.name in arguments.rows):
             row = row_of(
                 case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]

@@ -233,7 +233,7 @@ def test_what_an_older_file_is_worth(
 
 def test_ours_of_another_commit_says_so(bench: Any) -> None:
     report, old, env = import_module("report"), results(bench), environment(commit="def")
-    kept = bench.with_earlier(bench.kept_results(old, env), old, env)
+    kept = bench.with_earlier(old, env)
     assert kept["earlier"] == {"headline": "abc", "curves": "abc"}
     (name,) = kept["rows"]
     cells = kept["rows"][name]["programs"]
@@ -242,10 +242,10 @@ def test_ours_of_another_commit_says_so(bench: Any) -> None:
     assert report._sources({**kept, "environment": env}).endswith(told)
     cells["warpfit float16"] |= {"commit": "def"}
     assert "At commit" not in report._sources({**kept, "earlier": {}, "environment": env})
-    again = bench.with_earlier(kept, {**kept, "environment": env}, environment(commit="ghi"))
+    again = bench.with_earlier({**kept, "environment": env}, environment(commit="ghi"))
     assert again["earlier"] == kept["earlier"]
     other = environment(gpu="another")
-    assert bench.with_earlier(bench.kept_results(old, other), old, other) == {"rows": {}}
+    assert bench.with_earlier(old, other) == {"rows": {}}
 
 
 def test_a_page_has_the_tables_once_there_are_results(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
+from threading import current_thread, main_thread
 from typing import Any
 
 from warpfit.checks import brief, some
@@ -99,6 +101,22 @@ def lacking_folders(path: Path) -> list[Path]:
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of a short block."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    pressed: list[tuple[Any, Any]] = []
+    before = signal.signal(signal.SIGINT, lambda *given: pressed.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if pressed and callable(before):
+            before(*pressed[0])
+
+
 def remove_empty(folders: Sequence[Path]) -> None:
     """Take folders away, each above the one before, up to the first that is not empty."""
     with suppress(OSError):
@@ -117,16 +135,22 @@ class ResultsFolder:
     Attributes
     ----------
     unfinished : Path
-        A folder in it, for files that `publish` puts into place together.
+        A folder in it, of this run alone, for files that `publish` puts into place together.
+    own : set of str
+        Names of files of this run that are in place before.
     """
 
     def __init__(self, path: PathLike) -> None:
         if path == "":
             raise ConfigError("expected out to be the path of a folder, got ''")
-        self.path = as_path("out", path).expanduser()
-        self.unfinished = self.path / ".unfinished"
+        try:
+            self.path = as_path("out", path).expanduser()
+        except RuntimeError:
+            raise ConfigError(f"expected out to be a path, got {brief(path)}") from None
+        self.unfinished = self.path / f".unfinished-{secrets.token_hex(4)}"
         self._made: list[Path] = []
-        self._is_made = False
+        self.own: set[str] = set()
+        self._goes_on = self._is_unfinished = False
 
     def make(self, *, goes_on: bool = False) -> None:
         """Make it, with its parents.
@@ -137,16 +161,22 @@ class ResultsFolder:
             If that fails; or if it has files already, lest results of two runs lie side by side,
             unless the run `goes_on` that they are of.
         """
-        there = sorted(each.name for each in self.path.glob("[!.]*"))
-        if there and not goes_on:
+        self._goes_on = goes_on
+        try:
+            there = sorted(each.name for each in self.path.glob("[!.]*"))
+            if there and not goes_on:
+                raise ConfigError(
+                    f"expected a new or an empty folder for the results, got {self.path}, which "
+                    f"has {some(there)}; name another folder, or remove them"
+                )
+            self._made = lacking_folders(self.path)
+        except OSError as error:
             raise ConfigError(
-                f"expected a new or an empty folder for the results, got {self.path}, which has "
-                f"{some(there)}; name another folder, or remove them"
-            )
-        self._made = lacking_folders(self.path)
+                f"cannot make the folder {self.path}: {error.strerror or error}"
+            ) from error
         make_folder(self.path)
-        rmtree(self.unfinished, ignore_errors=True)  # of a run that was killed
-        self._is_made = True
+        make_folder(self.unfinished)
+        self._is_unfinished = True
 
     @contextmanager
     def filled(self) -> Iterator[None]:
@@ -163,15 +193,26 @@ class ResultsFolder:
         Raises
         ------
         ConfigError
-            If that fails.
+            If that fails; of a new folder none is left then. Or if another run was quicker.
         """
-        places = []
-        for file in sorted(self.unfinished.iterdir()):
-            places.append(self.path / file.name)
-            try:
-                os.replace(file, places[-1])
-            except OSError as error:
-                raise ConfigError(f"cannot write {places[-1]}: {error.strerror}") from error
+        places: list[Path] = []
+        with uninterrupted():
+            files = sorted(self.unfinished.iterdir())
+            others = [file.name for file in files if file.name not in self.own]
+            if any((self.path / name).exists() for name in others) and not self._goes_on:
+                self._is_unfinished = False
+                raise ConfigError(
+                    f"expected no other run to write to {self.path} meanwhile; the results of this "
+                    f"one are in {self.unfinished}"
+                )
+            for file in files:
+                places.append(self.path / file.name)
+                try:
+                    os.replace(file, places[-1])
+                except OSError as error:
+                    for place in () if self._goes_on else places[:-1]:
+                        place.unlink(missing_ok=True)
+                    raise ConfigError(f"cannot write {places[-1]}: {error.strerror}") from error
         _make_durable(self.path)
         return places
 
@@ -179,6 +220,6 @@ class ResultsFolder:
         """Take away what is unfinished, and what was made and is empty; a folder that is not stays,
         and so do those above it.
         """
-        if self._is_made:
+        if self._is_unfinished:
             rmtree(self.unfinished, ignore_errors=True)
         remove_empty(self._made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from warpfit import backends
 from warpfit.data.order import epoch_order
 from warpfit.errors import ConfigError, Obstacle, TrainingWarning, required
 from warpfit.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
-from warpfit.tabular import launched
+from warpfit.tabular import launched, realmlp
 from warpfit.tabular.launched import Launched, Task, launch_of
 from warpfit.tabular.network import Columns, RealMLP, set_initial_values
 from warpfit.tabular.training import Rows, Steps, train
@@ -354,3 +355,20 @@ def test_older_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     open_emulated(monkeypatch, arch="sm_75")
     found = obstacle(RealMLP(Columns(3), 2, "selu"), SoftmaxCrossEntropy())
     assert "from sm_80 on, got sm_75" in found
+
+
+@pytest.mark.parametrize(
+    ("precision", "far", "dtype"),
+    [
+        ("auto", 500.0, "float16"),
+        ("auto", 520.0, "bfloat16"),
+        ("float16", 520.0, "float16"),
+    ],
+)
+def test_far_targets_are_for_bfloat16(precision: str, far: float, dtype: str) -> None:
+    """With two outputs: 4 · 510 / 2 · 64 is float16's range."""
+    training: Any = SimpleNamespace(settings={"precision": precision})
+    y = np.zeros((5, 2), np.float32)
+    y[3, 1] = -far
+    assert realmlp._dtype_of(training, Rows(None, y)) == dtype
+    assert realmlp._dtype_of(training, Rows(None, np.arange(5))) == "float16"

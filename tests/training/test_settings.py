@@ -153,12 +153,17 @@ def test_every_run_gets_a_folder_of_its_own(
         assert folder == "asked for"
 
 
+@pytest.mark.parametrize("is_link", [False, True])
 def test_a_folder_that_cannot_be_made_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").touch()
-    message = r"cannot make the folder runs/.*: Not a directory"
+    runs = tmp_path / "runs"
+    if is_link:
+        runs.symlink_to(tmp_path / "not mounted")
+    else:
+        runs.touch()
+    message = "cannot make the folder runs: File exists"
     with pytest.raises(ConfigError, match=message), own_folder(None):
         pytest.fail("it was made")
 

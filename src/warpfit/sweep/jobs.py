@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit.backends import first_device
 from warpfit.data import Dataset
-from warpfit.files import ResultsFolder, atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path
 from warpfit.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
@@ -81,8 +81,10 @@ class SweepJob:
 
         try:
             outcome = SweepOutcome(self._sweep(start))
-            self._write(make_folder(results.unfinished), outcome)
+            self._write(results.unfinished, outcome)
             outcome.files = results.publish()
+            self._draw(results.unfinished, outcome)  # for which nothing is lost
+            outcome.files += results.publish()
         finally:
             results.end()
         return outcome
@@ -128,9 +130,12 @@ class SweepJob:
         _write_csv(folder / TABLE, sweep.rows())
         if any(record["rank"] == 1 for record in sweep):
             self._write_best(folder, outcome)
+
+    def _draw(self, folder: Path, outcome: SweepOutcome) -> None:
         if not has_matplotlib():
             outcome.missing = NO_PICTURES
             return
+        sweep = outcome.sweep
         figure = sweep.plot(title=f"{self.dataset.name}, {len(sweep):,} networks")
         save_figure(figure, folder / PICTURE)
 

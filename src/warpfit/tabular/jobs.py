@@ -19,7 +19,7 @@ from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
-from warpfit.files import ResultsFolder, atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
@@ -165,14 +165,18 @@ class TableJob:
             self.estimator.fit(dataset.x_train, y)
             stored = StoredTable(self.estimator, self.data, dataset.label_column)
             test = stored.score_on(dataset, "test") if len(dataset.x_test) else None
-            self._write(make_folder(results.unfinished), stored, test)
-            return stored, test, results.publish()
+            self._write(results.unfinished, stored, test)
+            files = results.publish()
+            self._draw(results.unfinished, stored, test)  # for which nothing is lost
+            return stored, test, files + results.publish()
 
     def _write(self, folder: Path, stored: StoredTable, test: Score | None) -> None:
         metadata = {"data": stored.data, "label_column": stored.label_column}
         save_estimator(self.estimator, folder / "model.safetensors", metadata=metadata)
         with atomic_path(folder / "history.json") as temporary:
             temporary.write_text(json.dumps(_report(self.estimator, test)) + "\n", encoding="utf-8")
+
+    def _draw(self, folder: Path, stored: StoredTable, test: Score | None) -> None:
         if test is not None and test.labels is not None and test.predicted is not None:
             picture = confusion_svg(
                 test.labels, test.predicted, stored.class_names, self.dataset.name

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
     from warpfit.tabular.launched import Task
 
+# Of targets from their mean: gradients are 64 times twice the distance of a prediction, which may
+# be as far away, and float16 ends at 65,504.
+MOST_DEVIATIONS = 255
+
 
 # A bag of 8 on magic takes 0.83 s, a network 0.272 s (docs/tables.md).
 TRAINED_AT_ONCE = 2.6
@@ -91,11 +95,11 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
         return
     begun = 0
     with_rows = [(member, member.rows(), member.validation()) for member in members]
-    for (batch_size, *_), group in groupby(with_rows, lambda each: _alike(training, *each)):
+    for (batch_size, dtype, *_), group in groupby(with_rows, lambda each: _alike(training, *each)):
         together = list(group)
         if begun and training.is_over():
             return
-        launch = _launch_of(*together[0], training, batch_size, len(together))
+        launch = _launch_of(*together[0], training, dtype, batch_size, len(together))
         if launch is None:
             yield from _trained_in_turn(begun, [member for member, *_ in together], training)
         else:
@@ -105,13 +109,25 @@ def _train(members: Sequence[Member], training: Training) -> Iterator[Trained]:
 
 def _alike(
     training: Training, member: Member, rows: Rows, validation: Rows
-) -> tuple[int, int, Shape]:
-    """Return what is equal of networks of a launch: the rows of a batch, how many batches an epoch
-    has, and the shape.
+) -> tuple[int, str, int, Shape]:
+    """Return what is equal of networks of a launch: the rows of a batch, the dtype, how many
+    batches an epoch has, and the shape.
     """
     num_rows = len(rows.y)
     batch_size = min(num_rows, training.settings["batch_size"])
-    return batch_size, num_rows // batch_size, member.shape(training.settings)
+    dtype = _dtype_of(training, rows)
+    return batch_size, dtype, num_rows // batch_size, member.shape(training.settings)
+
+
+def _dtype_of(training: Training, rows: Rows) -> str:
+    """Return the dtype in which a kernel trains on some rows: by default float16, whose range holds
+    the gradients of targets that are not too far away.
+    """
+    precision: str = training.settings["precision"]
+    if precision != AUTO:
+        return precision
+    is_far = rows.y.dtype.kind == "f" and np.abs(rows.y).max() > MOST_DEVIATIONS * rows.y.shape[1]
+    return "bfloat16" if is_far else "float16"
 
 
 def _launch_of(
@@ -119,6 +135,7 @@ def _launch_of(
     rows: Rows,
     validation: Rows,
     training: Training,
+    dtype: str,
     batch_size: int,
     num_networks: int,
 ) -> TableLaunch | None:
@@ -132,7 +149,7 @@ def _launch_of(
         training.loss,
         batch_size,
         num_networks,
-        dtype="float16" if precision == AUTO else precision,
+        dtype=dtype,
         is_weighted=rows.weights is not None or validation.weights is not None,
     )
     if not isinstance(launch, Obstacle):

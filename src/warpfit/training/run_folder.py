@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from warpfit.engines.base import Plan
-from warpfit.files import ResultsFolder, atomic_path, make_folder
+from warpfit.errors import ConfigError
+from warpfit.files import ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg, curves_svg
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
@@ -56,6 +58,7 @@ class RunFolder(Callback):
         self.unfinished = self._folder.unfinished
         self.files: list[Path] = []
         self._goes_on = self._has_settings = False
+        self._plan: Plan | None = None
         self._old_checkpoint: tuple[int, int] | None = None
 
     def on_start(self, run: Run) -> None:
@@ -65,6 +68,7 @@ class RunFolder(Callback):
         self._old_checkpoint = self._checkpoint()
 
     def on_epoch_end(self, run: Run) -> None:
+        self._plan = run.plan
         # A checkpoint is of use only with the settings of its run.
         if not self.settings.checkpoint_every:
             return
@@ -74,16 +78,21 @@ class RunFolder(Callback):
             self._remove(RESULTS)
         self._write_settings(self.path, run.plan)
         self._has_settings = True
+        self._folder.own.add(CONFIG_NAME)
 
     def on_end(self, run: Run) -> None:
         self.on_epoch_end(run)
-        make_folder(self.unfinished)
         if run.history.reports:
             CSVLog(self.unfinished / "history.csv").on_epoch_end(run)
 
     def end(self) -> None:
         """Take away what is of no use without results or a checkpoint."""
-        if self._has_settings and not (self.files or self._checkpoint()):
+        checkpoint = self._checkpoint()
+        if self._goes_on and self._plan and not self.files and checkpoint != self._old_checkpoint:
+            self._remove(RESULTS)
+            with suppress(ConfigError):  # there is an error already
+                self._write_settings(self.path, self._plan)
+        elif self._has_settings and not (self.files or checkpoint):
             self._remove([CONFIG_NAME])
         self._folder.end()
 
@@ -113,15 +122,22 @@ class RunFolder(Callback):
         trained.save(folder / "model.safetensors")
         _write_text(folder / "history.json", json.dumps(_report(history, test)) + "\n")
         self._write_settings(folder, history.plan)
+        self.files = self._folder.publish()
+        self._remove({*RESULTS} - {file.name for file in self.files})
+        self._draw(folder, title, trained, history, test)
+        self.files += self._folder.publish()
+        if self.settings.checkpoint_every:
+            self.files.append(self.path / CHECKPOINT_NAME)
+
+    def _draw(
+        self, folder: Path, title: str, trained: TrainedModel, history: History, test: Score | None
+    ) -> None:
+        """Write the pictures: what has come so far is not lost for them."""
         title = title if test is None else f"{title}\n{_in_words(test)}"
         _write_text(folder / "curves.svg", curves_svg(history.to_dict(), title))
         if test is not None and test.labels is not None and test.predicted is not None:
             matrix = (test.labels, test.predicted, trained.card.class_names, title)
             _write_text(folder / "confusion.svg", confusion_svg(*matrix))
-        self.files = self._folder.publish()
-        self._remove({*RESULTS} - {file.name for file in self.files})
-        if self.settings.checkpoint_every:
-            self.files.append(self.path / CHECKPOINT_NAME)
 
     def _write_settings(self, folder: Path, plan: Plan) -> None:
         device = ",".join(plan.devices) or plan.device

@@ -20,7 +20,7 @@ from warpfit.backends.base import ACTIVATIONS
 from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
-from warpfit.files import lacking_folders, remove_empty
+from warpfit.files import lacking_folders, make_folder, remove_empty
 from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
@@ -443,8 +443,9 @@ def _made_folder() -> tuple[Path, list[Path]]:
     while True:
         folder = default_folder()
         made = lacking_folders(folder)
+        make_folder(folder.parent)
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileExistsError:  # a run that starts at the same time was quicker
             continue
         except OSError as error:
