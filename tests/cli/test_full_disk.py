@@ -105,14 +105,20 @@ def test_nothing_is_lost_for_a_picture(
     assert names_in(tmp_path / "run") == sorted(kept)
 
 
+def unpublished(folder: Path) -> ResultsFolder:
+    """Return a folder with results that have yet to take their places."""
+    results = ResultsFolder(folder)
+    results.make()
+    for name in ("history.json", "model.safetensors"):
+        (results.unfinished / name).write_text(name)
+    return results
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "history.json"])
 def test_of_what_cannot_take_its_place_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    results = ResultsFolder(tmp_path / "run")
-    results.make()
-    for each in ("history.json", "model.safetensors"):
-        (results.unfinished / each).write_text(each)
+    results = unpublished(tmp_path / "run")
     replace = os.replace
 
     def full(source: Any, target: Any) -> None:
@@ -130,10 +136,7 @@ def test_of_what_cannot_take_its_place_nothing_is_left(
 def test_files_take_their_places_in_spite_of_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = ResultsFolder(tmp_path / "run")
-    results.make()
-    for each in ("history.json", "model.safetensors"):
-        (results.unfinished / each).write_text(each)
+    results = unpublished(tmp_path / "run")
     replace = os.replace
 
     def interrupted(source: Any, target: Any) -> None:

@@ -79,7 +79,7 @@ def test_a_regressor_and_what_goes_on() -> None:
     np.testing.assert_allclose(several.predict(X), one.predict(X), rtol=1e-3, atol=1e-5)
 
 
-def test_an_ensemble_is_dealt_to_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ensemble_is_distributed_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     one = classifier("cpu", n_ensemble=3).fit(X, Y)
     trained: Counter[str] = Counter()
     run_shard = elsewhere.run_shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,3 +147,44 @@ def assert_follows_numpy(
     moved = np.linalg.norm(flat(on_cpu) - start)
     assert np.linalg.norm(flat(on_device) - flat(on_cpu)) <= limit * moved
     return history
+
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "sgd": lambda model: optim.SGD(model.parameters(), 0.05),
+    "momentum": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True),
+    **ADAPTIVE,
+}
+
+
+class Case(NamedTuple):
+    """A network of several layers, how it is trained, and on which blocks, as the kernel's fixture
+    takes them.
+    """
+
+    sizes: tuple[int, ...]
+    batch_size: int
+    blocks: tuple[Any, ...]
+    loss: str = "cross_entropy"
+    optimizer: str = "sgd"
+    activations: tuple[str, ...] = ("tanh",)
+    precision: str = "float16"
+
+    def __str__(self) -> str:
+        return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
+
+    def make(self) -> nn.Sequential:
+        """Return the network."""
+        return activated(self.sizes, self.activations)
+
+    def assert_follows_numpy(self) -> None:
+        """Train it beside NumPy, with a last batch that is shorter."""
+        settings: dict[str, Any] = {"make": self.make, "optimizer": OPTIMIZERS[self.optimizer]}
+        assert_follows_numpy(
+            self.sizes,
+            batch_size=self.batch_size,
+            num_rows=4 * self.batch_size + self.batch_size // 3 + 1,
+            loss=self.loss,
+            precision=self.precision,
+            **settings,
+        )

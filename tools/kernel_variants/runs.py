@@ -115,16 +115,30 @@ def of_one_launch() -> Compiled:
     launches += launched(
         one_launch.choose, [*halves, network_of(64, 10), replace(base, batch=512)], "a100"
     )
+    gathered = [*halves, replace(linear, batch=64), replace(mnist, batch=64)]
+    return [*compiled(launches), *gathering_of(launches, launched(one_launch.choose, gathered))]
+
+
+def gathering_of(launches: Sequence[Any], gathered: Sequence[Any]) -> Compiled:
+    """Return what finds the batches of launches of `one_launch`, and their Gram matrices."""
     batches = [("gram_batches", own.gram_defines) for own in launches if own.looks_ahead]
     batches += [
         ("gather_batches", own.gather_defines(source))
-        for own in launched(
-            one_launch.choose, [*halves, replace(linear, batch=64), replace(mnist, batch=64)]
-        )
+        for own in gathered
         for source in ("uint8", "float16", "float32", "float64")
     ]
-    gathering = [(name, {key: str(own) for key, own in found.items()}) for name, found in batches]
-    return [*compiled(launches), *gathering]
+    return [(name, {key: str(own) for key, own in found.items()}) for name, found in batches]
+
+
+def several_layers(base: TrainedNetwork) -> list[TrainedNetwork]:
+    """Return a network in each dtype, with each activation, and by each rule of an update."""
+    return [
+        *with_each_dtype(base),
+        *with_each_activation(base),
+        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **MOMENTUM),
+        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+    ]
 
 
 def of_one_launch_layers() -> Compiled:
@@ -144,11 +158,7 @@ def of_one_launch_layers() -> Compiled:
     validating = [*stopping, replace(base, **adamw), mnist]
     networks = [
         *validating,
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **adamw, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        *several_layers(base),
         replace(mnist, **adamw),
         replace(mnist, batch=64),
         replace(base, terms=2),
@@ -166,11 +176,7 @@ def of_one_launch_layers() -> Compiled:
 def of_one_launch_card() -> Compiled:
     base = network_of(64, 96, 300, 10)
     networks = [
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        *several_layers(base),
         network_of(64, 300, 128, batch=100, smoothed=True),
         network_of(784, 1024, 1024, 1024, 10),
         *with_each_dtype(network_of(784, 2048, 2048, 2048, 10)),
@@ -182,11 +188,7 @@ def of_one_launch_card() -> Compiled:
 def of_one_launch_small_sm90() -> Compiled:
     base = network_of(40, 50, 20, 10)
     networks = [
-        *with_each_dtype(base),
-        *with_each_activation(base),
-        replace(base, **ADAM, decays=True, loss="mse", dtype="bfloat16"),
-        replace(base, optimizer="rmsprop", **MOMENTUM),
-        replace(base, **MOMENTUM, nesterov=True, decays=True, loss="huber"),
+        *several_layers(base),
         network_of(64, 64, 1, batch=256, loss="mse"),
         network_of(37, 53, 17, 3, batch=48, **ADAM),
         network_of(64, 64, 64, 64, 1, batch=256, loss="mse", **ADAM, decays=True),

@@ -45,7 +45,7 @@ class Stop(Event):
             self._at_work.add(get_ident())
 
     def end(self) -> None:
-        """Let it be interrupted no more, not even by what is on its way."""
+        """Let it be interrupted no more, not even by what is pending."""
         with self._lock:
             self._at_work.discard(get_ident())
             _raise_in(get_ident(), None)

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from warpfit.backends.cuda.table_networks import TableLaunch
     from warpfit.tabular.launched import Task
 
-# Of targets from their mean: gradients are 64 times twice the distance of a prediction, which may
-# be as far away, and float16 ends at 65,504.
-MOST_DEVIATIONS = 255
-
 
 # A bag of 8 on magic takes 0.83 s, a network 0.272 s (docs/tables.md).
 TRAINED_AT_ONCE = 2.6
@@ -126,8 +122,13 @@ def _dtype_of(training: Training, rows: Rows) -> str:
     precision: str = training.settings["precision"]
     if precision != AUTO:
         return precision
-    is_far = rows.y.dtype.kind == "f" and np.abs(rows.y).max() > MOST_DEVIATIONS * rows.y.shape[1]
-    return "bfloat16" if is_far else "float16"
+    if rows.y.dtype.kind != "f":
+        return "float16"
+    from warpfit.backends.cuda.table_networks import GRADIENT_SCALE
+
+    # Of a squared error they are twice the distance, and a prediction may be as far away.
+    largest = 4 * GRADIENT_SCALE * np.abs(rows.y).max() / rows.y.shape[1]
+    return "bfloat16" if largest > np.finfo(np.float16).max else "float16"
 
 
 def _launch_of(

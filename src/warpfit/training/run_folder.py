@@ -57,7 +57,7 @@ class RunFolder(Callback):
         self.path = self._folder.path
         self.unfinished = self._folder.unfinished
         self.files: list[Path] = []
-        self._goes_on = self._has_settings = False
+        self._goes_on = False
         self._plan: Plan | None = None
         self._old_checkpoint: tuple[int, int] | None = None
 
@@ -77,7 +77,6 @@ class RunFolder(Callback):
                 return
             self._remove(RESULTS)
         self._write_settings(self.path, run.plan)
-        self._has_settings = True
         self._folder.own.add(CONFIG_NAME)
 
     def on_end(self, run: Run) -> None:
@@ -92,7 +91,7 @@ class RunFolder(Callback):
             self._remove(RESULTS)
             with suppress(ConfigError):  # there is an error already
                 self._write_settings(self.path, self._plan)
-        elif self._has_settings and not (self.files or checkpoint):
+        elif CONFIG_NAME in self._folder.own and not (self.files or checkpoint):
             self._remove([CONFIG_NAME])
         self._folder.end()
 

@@ -1,5 +1,5 @@
 """Who waits for whom in `one_launch_small_sm90.cu`: groups of four warps, warps that help them, and
-the clerk.
+the loader.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _GroupsBlock(Block):
         for warp in range(GROUP_WARPS, HELPERS):
             roles[f"helper {warp}"] = self.train(range(0), range(warp, warp + 1), steps)
         protocol.add(MEMORY, self.meeting.name, 1, len(roles))
-        for name, events in {**roles, "the clerk": self.keep_books(steps)}.items():
+        for name, events in {**roles, "the loader": self.keep_books(steps)}.items():
             protocol.play(self.block, name, events)
 
     def meet(self, phase: int) -> Iterator[Event]:

@@ -18,7 +18,7 @@ using T = DTYPE;
 
 constexpr int HIDDEN = LAYERS - 1, UNITS = 64;
 // Groups that hold the hidden layers' weights, of which the first take rows; and two that help, the
-// first of which holds the outputs'. The last warp is the clerk.
+// first of which holds the outputs'. The last warp is the loader.
 constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 2) * GROUP_THREADS,
               AT_WORK = THREADS - 32, HELPING_WARPS = 2 * GROUP_WARPS - 1;
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
@@ -79,7 +79,7 @@ struct alignas(1024) SmallShared {
     OutputRest rests[2][ROWS / 8][32];
     RowLoss losses[2][16 * ROW_SLICES];
     float biases[1 + SLOTS][LAYERS][UNITS];  // and their optimizer state
-    // A batch to all, and back; losses to the clerk.
+    // A batch to all, and back; losses to the loader.
     Barrier x_full, x_free, losses_full[2];
 };
 
@@ -137,7 +137,7 @@ __device__ inline int own_rows(int count) {
     return CLUSTER > 1 ? clamped(count - own_rank() * BLOCK_BATCH, BLOCK_BATCH) : count;
 }
 
-// What has been stored is there for all but the clerk, and for products.
+// What has been stored is there for all but the loader, and for products.
 __device__ inline void hand_over() {
     fence_async();
     meet_at<AT_WORK>(1);

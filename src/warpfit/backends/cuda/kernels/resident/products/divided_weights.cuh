@@ -15,7 +15,7 @@
 template <int TILES>
 struct DividedProduct {
     static constexpr int PLANE_BYTES = ROWS * PIECE_BYTES;
-    // Tiles whose weights are rounded, or whose gradients are found, while others are under way.
+    // Tiles whose weights are rounded, or whose gradients are found, while others are in flight.
     static constexpr int AT_ONCE = TILES < PIECE_TILES ? TILES : PIECE_TILES,
                          REST = TILES % AT_ONCE;
 

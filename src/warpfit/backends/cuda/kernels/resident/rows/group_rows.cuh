@@ -1,4 +1,4 @@
-// The way of a group's 64 rows through all layers of a small network (group_network.cuh), to their
+// A group's 64 rows forward and backward through a small network (group_network.cuh), to their
 // loss and back: a warp keeps 16 of them in registers, and waits for no other. What weights need
 // stays behind in lines.
 #pragma once

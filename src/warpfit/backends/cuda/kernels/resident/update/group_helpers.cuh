@@ -1,6 +1,6 @@
 // Warps that help those that hold the hidden layers' weights (group_network.cuh). All but the last
 // update biases, which are in shared memory, and find losses; four of them have the outputs'
-// weights. The last, the clerk, brings batches and keeps the record.
+// weights. The last, the loader, brings batches and keeps the record.
 #pragma once
 
 #include "resident/update/group_weights.cuh"
@@ -23,7 +23,7 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
     copy_async_arrive(&shared.x_full);
 }
 
-// What the clerk does in all steps. Whoever hangs, it waits for in the end, and gives up.
+// What the loader does in all steps. Whoever hangs, it waits for in the end, and gives up.
 __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
     load_batch(shared, run, 0);
     for (Step step = first; step.is_there(); step.advance()) {
@@ -38,7 +38,7 @@ __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, cons
 
 __device__ inline int helping_warp() { return own_warp() - GROUPS * GROUP_WARPS; }
 
-// Finds the losses of this warp's rows of a step, for the clerk.
+// Finds the losses of this warp's rows of a step, for the loader.
 __device__ inline void find_losses(SmallShared& shared, const SmallRun& run, int step) {
 #pragma unroll 1
     for (int i = helping_warp(); i < 2 * ROW_SLICES; i += HELPING_WARPS) {
