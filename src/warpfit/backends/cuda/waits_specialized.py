@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from warpfit.backends.cuda.resident_config import OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
-COPIED = 33  # arrivals of a tile of x that is copied
+COPIED = 33  # arrivals of tiles of x that are copied in a turn
 
 
 def specialized_protocol(
@@ -36,6 +36,7 @@ class _Block(Block):
         pieces = -(-features // 64) if self.is_divided else 1
         self.ring = config.x_slots * pieces
         self.loads = pieces if self.is_divided else 2 * tiles - config.kept
+        self.turn = 1 if config.x_slots % self.group else self.group
         together = config.adaptive or (config.ahead and tiles <= 4)
         self.back_group = tiles if together else self.group
         self.hidden_group = tiles if config.ahead or config.adaptive else self.group
@@ -56,7 +57,7 @@ class _Block(Block):
         self.epoch, self.steps, self.replicas = steps, steps * epochs, replicas
         config = self.config
         for name, number, count in (
-            ("x_full", self.groups_ahead, COPIED * self.group),
+            ("x_full", self.groups_ahead, COPIED * self.group // self.turn),
             ("x_empty", self.ring, self.weight_warps),
             ("sums_empty", config.sum_slots, 1),
             ("sums_full", self.sum_barriers, self.weight_warps),
@@ -94,7 +95,7 @@ class _Block(Block):
         loads, slots = self.steps * self.loads, self.ring
         for load in range(loads + slots):
             yield Wait(self.at("x_empty", load % slots), load // slots - 1)
-            if load < loads:
+            if load < loads and load % self.turn == self.turn - 1:
                 yield Arrive(self.x_full(load), COPIED)
 
     def x_full(self, load: int) -> Place:

@@ -103,7 +103,7 @@ __device__ inline void write_output_layer(const LayerArrays& to, const OutputLay
 
 __device__ inline void make_barriers(OneLaunchShared& shared) {
     if (threadIdx.x > 0) return;
-    for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
+    for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP / TURN);
     for (int i = 0; i < RING; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
     for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, OF_WARP);
     for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS * OF_WARP);

@@ -6,8 +6,12 @@
 
 #include "resident/layout/trained_block.cuh"
 
-// Starts to copy rows of x, which lie one after the other. The barrier counts one arrival beside
-// those of the lanes, and the bytes if it can.
+// Tiles that a turn of the loader copies: turns of a single tile would be what a step without a
+// hidden layer waits for.
+constexpr int TURN = X_SLOTS % GROUP == 0 ? GROUP : 1;
+
+// Starts to copy rows of x, which lie one after the other, as do their slots. The barrier counts
+// one arrival beside those of the lanes, and the bytes if it can.
 __device__ inline void copy_rows(T (&slot)[SLOT_ROWS][X_STRIDE], const T* rows, int count,
                                  Barrier& full) {
     const int lane = threadIdx.x % 32;
@@ -70,7 +74,8 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
     for (int step = 0, load = 0; step < num_steps;) {
         const int r = load < ROW_TILES ? load : load - ROW_TILES;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
-        wait_or_give_up(shared.x_empty[cursor.slot], cursor.round + 1);
+        for (int tile = 0; tile < TURN; ++tile)
+            wait_or_give_up(shared.x_empty[cursor.slot + tile], cursor.round + 1);
         if constexpr (DIVIDED) {
             copy_piece(shared, batches, cursor.slot / PIECES, load, full);
             if (load == 0) {
@@ -80,13 +85,14 @@ __device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun&
             }
         } else {
             copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
-                      clamped(own_rows(BATCH) - r * 16, 16), full);
-            if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
+                      clamped(own_rows(BATCH) - r * 16, 16 * TURN), full);
+            for (int tile = r; load < ROW_TILES && tile < r + TURN; ++tile)
+                copy_targets(shared.targets[step % TARGET_STEPS], targets, tile);
         }
         copy_async_arrive(&full);
-        cursor.advance<1>();
-        in_groups.advance<1>();
-        if (++load < LOADS) continue;
+        cursor.advance<TURN>();
+        in_groups.advance<TURN>();
+        if ((load += TURN) < LOADS) continue;
         load = 0;
         ++step;
         batches += static_cast<int64>(PARTS) * BATCH * X_STRIDE;
