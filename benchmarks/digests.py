@@ -9,7 +9,8 @@ from typing import Any
 
 from harness import RESULTS
 from one_launch import PEERS as ONE_LAUNCH_PEERS
-from scaling_pages import step_on_two
+from one_launch import elsewhere
+from scaling_pages import most_of, step_on
 from sweep import PEERS as SWEEP_PEERS
 
 Results = dict[str, Any]
@@ -43,7 +44,7 @@ def widths_short(results: Results) -> str:
         "PyTorch compile + CUDA graph",
         "speedup",
     ]
-    return _table(header, rows) + _card(results)
+    return _table(header, rows) + _card(results).rstrip() + elsewhere(results, "h=") + "\n"
 
 
 def engines(results: Results) -> str:
@@ -100,7 +101,7 @@ def how_fast(results: Results) -> str:
         _a_step("sweep", sweep["rows"]["784-128-10/64x1024"], SWEEP_PEERS),
         _ten_epochs(estimators["parts"]["gpu"]),
         _a_table(tables),
-        _on_two_gpus(scaling),
+        _several_gpus(scaling),
         _to_a_model(prompt, results["rows"]["784-256-10/64"]),
     ]
     header = ["", "what", "warpfit", "best peer", "which", "speedup"]
@@ -152,12 +153,13 @@ def _a_table(results: Results) -> list[str]:
     return ["tables", what, *cells, peer, f"**{seconds[best] / ours:.1f}**"]
 
 
-def _on_two_gpus(results: Results) -> list[str]:
-    """Return the cells of a step that two GPUs share, beside PyTorch's."""
-    ours, theirs = step_on_two(results)
+def _several_gpus(results: Results) -> list[str]:
+    """Return the cells of a step that the most GPUs share, beside PyTorch's."""
+    count = most_of(results)
+    ours, theirs = step_on(results, count, "resnet/512")
     cells = [f"{us:,.0f} µs" for us in (ours, theirs)]
-    what, peer = "4×1024, batch 16,384, a step", "PyTorch DDP"
-    return ["two GPUs", what, *cells, peer, f"**{theirs / ours:.1f}**"]
+    what, peer = f"ResNet-18-like, {512 * int(count):,} images, a step", "PyTorch DDP"
+    return [f"{count} GPUs", what, *cells, peer, f"**{theirs / ours:.1f}**"]
 
 
 def _to_a_model(prompt: Results, row: Results) -> list[str]:

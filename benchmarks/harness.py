@@ -57,6 +57,11 @@ def environment() -> dict[str, Any]:
     }
 
 
+def origin_of(env: dict[str, Any]) -> dict[str, Any]:
+    """Return what each cell of a results file says of where it comes from."""
+    return {name: env[name] for name in ("commit", "date")}
+
+
 def write_results(name: str, results: dict[str, Any]) -> Path:
     """Write results with their environment to results/<name>.json, and return the path."""
     path = RESULTS / f"{name}.json"

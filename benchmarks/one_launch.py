@@ -39,6 +39,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import harness
 from harness import Options, environment, names, read_results, run_command, spread, write_results
 
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
@@ -113,6 +114,7 @@ CASES = (
     Case((784, 128, 128, 128, 10), 32),
     Case((784, 256, 256, 256, 10), 32),
     Case((784, 256, 10), 64, "adam"),
+    Case((37, 53, 17, 3), 48, "adam"),
     Case((64, 64, 64, 64, 1), 256, "adamw"),
     Case((32, 256, 256, 256, 8), 256, "adamw", dropout=0.1, schedule="cosine"),
 )
@@ -428,7 +430,7 @@ def summarised(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of(
-    case: Case, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, commit: str
+    case: Case, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, origin: Any
 ) -> dict[str, Any]:
     """Return a row, with what an older one holds and is not measured again."""
     x, y = rows_of(case)
@@ -441,9 +443,7 @@ def row_of(
         for precision in arguments.precisions or PEERS[name].precisions:
             if arguments.again or "us" not in kept.get(f"{name} {precision}", {}):
                 programs[f"{name} {precision}"] = Peer(PEERS[name], case, precision, x, y)
-    cells = {
-        name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()
-    }
+    cells = {name: {**cell, **origin} for name, cell in measured(programs, deadline).items()}
     row = {
         "network": case.network,
         "batch": case.batch,
@@ -583,6 +583,45 @@ def with_earlier(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def network_of(row: dict[str, Any]) -> str:
+    """Return a row's network, and how it is trained unless by plain SGD."""
+    return ", ".join(filter(None, (row["network"], row.get("training"))))
+
+
+def elsewhere(results: dict[str, Any], prefix: str = "") -> str:
+    """Return what of rows, whose names begin so, was measured at another commit than the file's, or
+    on another day: nothing, or sentences that begin with a space.
+    """
+    here, peers = results["environment"], []
+    told: list[tuple[str, str]] = []
+    for row in (row for key, row in results["rows"].items() if key.startswith(prefix)):
+        for program, cell in row["programs"].items():
+            where = _where(cell, here)
+            if not is_ours(program):
+                peers.append(where)
+            elif where:
+                told.append((where, f"{network_of(row)} at {row['batch']}"))
+    words = {"headline": "ten epochs", "curves": "the picture"}
+    earlier = {} if prefix else results.get("earlier", {})
+    told += [(commit[:12], words[part]) for part, commit in earlier.items()]
+    text = ""
+    for where in sorted({*peers, *(where for where, _ in told)} - {""}):
+        names = list(dict.fromkeys(name for own, name in told if own == where))
+        if count := peers.count(where):
+            few = f"{count} of {len(peers)} figures of peers"
+            names.append(few if count < len(peers) else "all peers")
+        text += f" At commit {where}: {', '.join(names)}."
+    return text
+
+
+def _where(cell: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return a cell's commit, with its day if it says so; nothing if both are the file's."""
+    at = {**here, **cell}
+    if (at["commit"][:12], at["date"][:10]) == (here["commit"][:12], here["date"][:10]):
+        return ""
+    return ", ".join([at["commit"][:12], *[at["date"][:10]] * ("date" in cell)])
+
+
 def save(results: dict[str, Any]) -> None:
     settings = {
         "lr": RATES,
@@ -699,9 +738,8 @@ def measure(arguments: argparse.Namespace) -> None:
     # First the rows: their first calls are to find no kernels.
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(
-                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
-            )
+            old = results["rows"].get(case.name, {})
+            row = row_of(case, old, arguments, deadline, harness.origin_of(env))
             results["rows"][case.name] = row
             save(results)
             print_row(case.name, row)

@@ -26,11 +26,11 @@ from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, Options, run_command
 from hops import rows_of_chains, rows_of_hops
-from one_launch import PEERS, USUAL_PEERS
+from one_launch import PEERS, USUAL_PEERS, elsewhere, network_of
 from optuna_trials import table as optuna_trials
 from optuna_trials import table_of_values
 from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
-from scaling_pages import parts_of, rows_of_launches, rows_of_networks
+from scaling_pages import most_of, parts_of, rows_of_launches, rows_of_networks
 from table_pages import rows_of_pairs, rows_of_programs, rows_of_ratios, rows_of_variants
 from train import label_of
 from waits import table as waits
@@ -253,7 +253,7 @@ def one_launch(results: Results) -> str:
     """Return the table of ours and the best peers, what ten epochs take, and the picture."""
     rows = [
         [
-            _network(row),
+            network_of(row),
             str(row["batch"]),
             _quick(row, "warpfit float16"),
             _quick(row, "warpfit bfloat16"),
@@ -281,20 +281,8 @@ def one_launch(results: Results) -> str:
 
 
 def _sources(results: Results) -> str:
-    """Return where results come from, and what of ours was measured at another commit."""
-    found = [
-        (f"{_network(row)} at {row['batch']}", cell["commit"])
-        for row in results["rows"].values()
-        for program, cell in row["programs"].items()
-        if program == _ours_of(row) and "commit" in cell
-    ]
-    words = {"headline": "ten epochs", "curves": "the picture"}
-    found += [(words[part], commit) for part, commit in results.get("earlier", {}).items()]
-    text = _source(results).rstrip()
-    for commit in sorted({commit for _, commit in found} - {results["environment"]["commit"]}):
-        names = ", ".join(name for name, own in found if own == commit)
-        text += f" At commit {commit[:12]}: {names}."
-    return text + "\n"
+    """Return where results come from, and what was measured at another commit or on another day."""
+    return _source(results).rstrip() + elsewhere(results) + "\n"
 
 
 def _ours_of(row: Results) -> str | None:
@@ -321,7 +309,7 @@ def widths(results: Results) -> str:
             _peer_label(best),
             ratio,
         ]
-        rows.append([_network(row), str(row["batch"]), *cells])
+        rows.append([network_of(row), str(row["batch"]), *cells])
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
     header += ["best peer, µs a step", "which", "speedup"]
     return _table(header, rows) + _sources(results)
@@ -355,7 +343,9 @@ def cnn(results: Results) -> str:
         label = "warpfit, float16" if name.startswith("warpfit") else "PyTorch eager, float32"
         values = ", ".join(f"{accuracy:.2%}" for accuracy in found)
         text += f"\nTest accuracy after each epoch with Adam at batch 64, {label}: {values}.\n"
-    return text + _source(_part_of_cnn(results, "steps"))
+    accuracies = _part_of_cnn(results, "accuracy")["environment"]
+    text += _source(_part_of_cnn(results, "steps")).rstrip()
+    return text + f" Accuracies: commit {accuracies['commit']}, {accuracies['date']}.\n"
 
 
 def _part_of_cnn(results: Results, part: str) -> Results:
@@ -571,15 +561,10 @@ def _counter(found: Results | None) -> str:
     return f"{number} {unit}".strip()
 
 
-def _network(row: Results) -> str:
-    """Return a row's network, and how it is trained unless by plain SGD."""
-    return ", ".join(filter(None, (row["network"], row.get("training"))))
-
-
 def _refused(rows: Results) -> str:
     """Return the lines on what warpfit did not run, and why; nothing where it ran all."""
     return "".join(
-        f"\n{_network(row)} at batch {row['batch']}: {cell['reason']}\n"
+        f"\n{network_of(row)} at batch {row['batch']}: {cell['reason']}\n"
         for row in rows.values()
         if "reason" in (cell := row["programs"].get("warpfit float16", {}))
     )
@@ -635,7 +620,7 @@ def one_launch_peers(results: Results) -> str:
     rows = []
     for row in results["rows"].values():
         best = ["warpfit float16", *(_best_of(row, peer) for peer in peers)]
-        cells = [f"{_network(row)}, {row['batch']}"]
+        cells = [f"{network_of(row)}, {row['batch']}"]
         for program in best:
             first = row["programs"].get(program, {}).get("first_call")
             precision = f" {program.split()[1]}" if program is not None else ""
@@ -650,7 +635,7 @@ def one_launch_peers(results: Results) -> str:
         "µs a step (least to largest) in the quickest precision, and what the first "
         "call takes longer.\n\n"
     )
-    return note + _table(header, rows) + _source(results)
+    return note + _table(header, rows) + _sources(results)
 
 
 def launch_costs(results: Results) -> str:
@@ -682,7 +667,8 @@ def hops_chains(results: Results) -> str:
 
 def scaling(results: Results) -> str:
     """Return the table of steps on several GPUs beside PyTorch's, and the picture."""
-    picture = "\n![A step on one and on two GPUs](images/scaling.png)\n"
+    count = most_of(results)
+    picture = f"\n![A step on one and on {count} GPUs, beside PyTorch's](images/scaling.png)\n"
     sources = [
         f"\n{count} GPUs: {_source(part['fast']).lstrip()}" for count, part in parts_of(results)
     ]
@@ -934,7 +920,7 @@ def sweep(results: Results) -> str:
     text = _table(header, rows) if rows else ""
     if "search" in results:
         text += ("\n" if text else "") + _search(results["search"])
-    text += _source(results)
+    text += _sources(results)
     if (
         results.get("search", {}).get("commit", results["environment"]["commit"])
         != results["environment"]["commit"]
@@ -998,7 +984,8 @@ def _search(measured: Results) -> str:
 def tables(results: Results) -> str:
     """Return times and errors of programs on tables, and how the times compare."""
     programs = _table(*rows_of_programs(results))
-    return f"{programs}\n{_table(*rows_of_ratios(results))}{_source(results)}"
+    text = f"{programs}\n{_table(*rows_of_ratios(results))}{_source(results).rstrip()}"
+    return f"{text} That is the last fit's; others are of other days and H200s.\n"
 
 
 def tables_equal(results: Results) -> str:

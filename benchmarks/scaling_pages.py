@@ -67,29 +67,35 @@ def rows_of_launches(results: Results) -> Table:
     return header, rows
 
 
-def step_on_two(results: Results) -> tuple[float, float]:
-    """Return the microseconds of a step of 4×1024 on two GPUs, ours and PyTorch's quickest."""
-    part, case = results["2 devices"], "4x1024/8192"
-    peers = part["peers"][f"{case} on 2"]
-    return part["fast"][case]["2"]["us"], min(peers[kind]["us"] for kind in ("eager", "compile"))
+def most_of(results: Results) -> str:
+    """Return the largest number of GPUs that there are figures of."""
+    return [count for count, _ in parts_of(results)][-1]
+
+
+def step_on(results: Results, count: str, case: str) -> tuple[float, float]:
+    """Return the microseconds of a step on so many GPUs, ours and PyTorch's quickest."""
+    part = results[f"{count} devices"]
+    peers = part["peers"][f"{case} on {count}"]
+    best = min(peers[kind]["us"] for kind in ("eager", "compile") if kind in peers)
+    return part["fast"][case][count]["us"], best
 
 
 def draw(results: Results) -> Any:
-    """Return the figure of a step's time on two GPUs, as a multiple of ours on one."""
+    """Return the figure of a step's time on the most GPUs, as a multiple of ours on one."""
     from matplotlib.figure import Figure
 
-    part = results["2 devices"]
-    cases = [case for case in NAMES if f"{case} on 2" in part["peers"]]
+    count = most_of(results)
+    part = results[f"{count} devices"]
+    cases = [case for case in NAMES if f"{case} on {count}" in part["peers"]]
     figure = Figure(figsize=(8, 3.8), layout="constrained")
     axes = figure.subplots()
-    bars: dict[str, list[float]] = {"warpfit, 1 GPU": [], "warpfit, 2 GPUs": []}
-    bars |= {"PyTorch, 1 GPU": [], "PyTorch DDP, 2 GPUs": []}
+    bars: dict[str, list[float]] = {"warpfit, 1 GPU": [], f"warpfit, {count} GPUs": []}
+    bars |= {"PyTorch, 1 GPU": [], f"PyTorch DDP, {count} GPUs": []}
     for case in cases:
-        found, peers = part["fast"][case], part["peers"][f"{case} on 2"]
-        best = min(peers[kind]["us"] for kind in ("eager", "compile") if kind in peers)
-        times = (found["1"]["us"], found["2"]["us"], peers["one"]["us"], best)
-        for values, us in zip(bars.values(), times, strict=True):
-            values.append(us / found["1"]["us"])
+        ours, alone = step_on(results, count, case), part["fast"][case]["1"]["us"]
+        peer = part["peers"][f"{case} on {count}"]["one"]["us"]
+        for values, us in zip(bars.values(), (alone, ours[0], peer, ours[1]), strict=True):
+            values.append(us / alone)
     colours = ("#9ecae1", "#08519c", "#fdae6b", "#a63603")
     for idx, ((label, values), colour) in enumerate(zip(bars.items(), colours, strict=True)):
         places = [place + 0.2 * (idx - 1.5) for place in range(len(cases))]
@@ -98,7 +104,7 @@ def draw(results: Results) -> Any:
     axes.set_xticks(range(len(cases)), [NAMES[case] for case in cases], fontsize=8)
     axes.set(ylabel="time of a step, as many rows a GPU")
     gpu = part["fast"]["environment"]["gpu"]
-    axes.set_title(f"A step on one and two {gpu}, warpfit on one = 1", fontsize=10)
+    axes.set_title(f"A step on one and on {count} {gpu}, warpfit on one = 1", fontsize=10)
     axes.legend(fontsize=8)
     return figure
 

@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, Options, environment, names, run_command, write_results
+from harness import RESULTS, Options, environment, names, origin_of, run_command, write_results
 from one_launch import (
     CLOCK_HZ,
     MMA_CYCLES,
@@ -245,7 +245,7 @@ class Ours:
 
 
 def row_of(
-    case: Case, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, commit: str
+    case: Case, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, origin: Any
 ) -> dict[str, Any]:
     """Return a row, with what an older one holds and is not measured again."""
     x, y = rows_of(case)
@@ -264,7 +264,7 @@ def row_of(
     for name in list(programs):  # one at a time: together their networks may fill the card
         program = programs.pop(name)
         cells |= {
-            key: {**cell, "turns": arguments.turns, "commit": commit}
+            key: {**cell, "turns": arguments.turns, **origin}
             for key, cell in measured({name: program}, deadline, arguments.turns).items()
         }
         if isinstance(program, Ours) and program.sweep is not None:
@@ -573,14 +573,13 @@ def measure(arguments: argparse.Namespace) -> None:
     results = kept_results(read_results(), env)
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(
-                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
-            )
+            old = results["rows"].get(case.name, {})
+            row = row_of(case, old, arguments, deadline, origin_of(env))
             results["rows"][case.name] = row
             save(results)
             print_programs(case.name, row, "µs per network and step", digits=4)
     if "search" in arguments.parts:
-        results["search"] = {**searched(Search(), arguments, deadline), "commit": env["commit"]}
+        results["search"] = {**searched(Search(), arguments, deadline), **origin_of(env)}
         save(results)
     if "curve" in arguments.parts:
         results["curve"] = curve(arguments, deadline)

@@ -266,7 +266,7 @@ def take_up(program: str, table: str, found: dict[str, Any], epochs: int | None)
         fcntl.flock(lock, fcntl.LOCK_EX)
         results = earlier(epochs)
         tables = results["tables"]
-        tables.setdefault(table, {})[program] = found
+        tables.setdefault(table, {})[program] = found | harness.origin_of(harness.environment())
         results["equivalence"] = {name: compared(rows, PAIRS) for name, rows in tables.items()}
         results["variants"] = {
             name: compared(rows, dict.fromkeys(VARIANTS, WHOLE)) for name, rows in tables.items()

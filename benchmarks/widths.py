@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import Options, environment, names, read_results, run_command, write_results
+from harness import Options, environment, names, origin_of, read_results, run_command, write_results
 from one_launch import (
     MNIST_PIXELS,
     PEERS,
@@ -100,11 +100,7 @@ def rows_of(case: WidthCase) -> tuple[Any, Any]:
 
 
 def row_of(
-    case: WidthCase,
-    old: dict[str, Any],
-    arguments: argparse.Namespace,
-    deadline: float,
-    commit: str,
+    case: WidthCase, old: dict[str, Any], arguments: Any, deadline: float, origin: Any
 ) -> dict[str, Any]:
     """Return a row, with what an older one holds and is not measured again."""
     x, y = rows_of(case)
@@ -116,9 +112,7 @@ def row_of(
         key = f"{name} bfloat16"
         if arguments.again or "us" not in kept.get(key, {}):
             programs[key] = Peer(PEERS[name], case, "bfloat16", x, y)
-    cells = {
-        name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()
-    }
+    cells = {name: {**cell, **origin} for name, cell in measured(programs, deadline).items()}
     ours = programs.get(f"warpfit {case.precision}")
     row = {
         "network": case.network,
@@ -195,9 +189,8 @@ def main() -> None:
         env = environment()
         results = with_earlier(read_results("widths"), env)
         for case in (case for case in CASES if case.name in arguments.rows):
-            row = row_of(
-                case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"]
-            )
+            old = results["rows"].get(case.name, {})
+            row = row_of(case, old, arguments, deadline, origin_of(env))
             results["rows"][case.name] = row
             save(results)
             print_row(case.name, row)

@@ -163,7 +163,7 @@ def test_peers_of_one_optimizer_leave_the_others_out(
     }
     arguments = Namespace(**chosen, again=False)
     for case in (bench.Case((5, 2), 2), bench.Case((5, 2), 2, "adam")):
-        row = bench.row_of(case, {}, arguments, LATER, "abc")
+        row = bench.row_of(case, {}, arguments, LATER, {})
         assert (row["network"], row["training"]) == (
             "5-2",
             "" if case.optimizer == "sgd" else "adam",
@@ -240,7 +240,11 @@ def test_ours_of_another_commit_says_so(bench: Any) -> None:
     cells["warpfit float16"] |= {"commit": "abc"}
     told = " At commit abc: 784-256-10 at 64, ten epochs, the picture.\n"
     assert report._sources({**kept, "environment": env}).endswith(told)
-    cells["warpfit float16"] |= {"commit": "def"}
+    cells["jax_scan_8 tf32"] |= {"commit": "abc", "date": "2026-01-02 03:04 UTC"}
+    peers = " At commit abc, 2026-01-02: 1 of 2 figures of peers.\n"
+    assert report._sources({**kept, "environment": env}).endswith(told[:-1] + peers)
+    for cell in cells.values():
+        cell |= {"commit": "def", "date": "today"}
     assert "At commit" not in report._sources({**kept, "earlier": {}, "environment": env})
     again = bench.with_earlier({**kept, "environment": env}, environment(commit="ghi"))
     assert again["earlier"] == kept["earlier"]

@@ -178,9 +178,9 @@ def test_programs_that_fail_or_have_no_time_do_not_take_the_others_with_them(
 ) -> None:
     case = bench.Case((5, 8, 3), 4, 2, 22)
     arguments = bench.parsed(["--device", "nowhere", "--ours", "float16", "--parts", "ours"])
-    row = bench.row_of(case, {}, arguments, perf_counter() + 1e6, "commit")
+    row = bench.row_of(case, {}, arguments, perf_counter() + 1e6, {})
     assert "nowhere" in row["programs"]["warpfit float16"]["reason"]
-    assert bench.row_of(case, {}, arguments, perf_counter() - 1, "commit")["programs"] == {}
+    assert bench.row_of(case, {}, arguments, perf_counter() - 1, {})["programs"] == {}
     monkeypatch.setattr(bench, "CURVE_NETWORKS", (1,))
     monkeypatch.setattr(
         bench, "rows_of", lambda case: (np.ones((8, 784), np.float32), np.zeros(8, int))

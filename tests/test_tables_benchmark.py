@@ -196,7 +196,7 @@ def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
     tables.main()
     found = json.loads((tmp_path / "tables.json").read_text())["tables"]["diabetes"]
     assert "wall_s" in found["warpfit realmlp cpu"]
-    assert list(found[settings[3]]) == ["scores"]
+    assert list(found[settings[3]]) == ["scores", "commit", "date"]
 
 
 def test_a_program_that_fails_is_named_and_the_others_go_on(
