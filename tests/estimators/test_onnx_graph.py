@@ -130,7 +130,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
         fitted.to_onnx(tmp_path / "net.onnx")
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 100)
     with pytest.raises(
-        ConfigError, match=r"expected weights of at most 100 bytes in float32, .* got \d+"
+        ConfigError, match=r"expected arrays of at most 100 bytes, .* got at least \d+"
     ):
         fitted.to_onnx(tmp_path / "net.onnx")
     monkeypatch.undo()

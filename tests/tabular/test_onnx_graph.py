@@ -16,9 +16,12 @@ from sklearn.exceptions import NotFittedError
 from warpfit import TabularClassifier, TabularRegressor
 from warpfit.errors import ConfigError
 from warpfit.nn import onnx_graph
+from warpfit.tabular import onnx_tabm
+from warpfit.tabular.quantiles import EDGE, QuantilePreprocessor
 
 Array = npt.NDArray[Any]
 
+METHODS = ("realmlp", "tabm", "tabm_ple")
 FEW: dict[str, Any] = {
     "n_epochs": 3,
     "batch_size": 16,
@@ -64,6 +67,10 @@ def as_inputs(frame: pd.DataFrame) -> dict[str, Array]:
 def run(fitted: Any, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     """Return what onnxruntime gives, by the names of the outputs."""
     fitted.to_onnx(path)
+    return run_file(path, inputs)
+
+
+def run_file(path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     onnx.checker.check_model(str(path), full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert {given.name for given in session.get_inputs()} == set(inputs)
@@ -72,6 +79,7 @@ def run(fitted: Any, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
 
 
 @pytest.mark.in_turns(6)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("n_folds", [None, 2])
 @pytest.mark.parametrize(
     "labels",
@@ -84,10 +92,10 @@ def run(fitted: Any, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     ids=["names", "two", "bool", "one class"],
 )
 def test_classes_of_a_table_of_all_kinds(
-    tmp_path: Path, labels: Array, n_folds: int | None
+    tmp_path: Path, labels: Array, n_folds: int | None, method: str
 ) -> None:
     frame = people()
-    fitted = TabularClassifier(n_folds=n_folds, **FEW).fit(frame, labels)
+    fitted = TabularClassifier(method, n_folds=n_folds, **FEW).fit(frame, labels)
     found = run(fitted, tmp_path / "net.onnx", as_inputs(frame))
     assert list(found) == ["label", "probabilities"]
     np.testing.assert_allclose(found["probabilities"], fitted.predict_proba(frame), atol=1e-5)
@@ -95,20 +103,24 @@ def test_classes_of_a_table_of_all_kinds(
     assert found["probabilities"].dtype == np.float32
 
 
-@pytest.mark.parametrize("activation", ["mish", "selu", "relu"])
-def test_numbers_of_an_array(tmp_path: Path, activation: str) -> None:
-    x = np.random.default_rng(0).normal(size=(ROWS, 3))
+@pytest.mark.parametrize(
+    ("method", "activation"),
+    [*(("realmlp", name) for name in ("mish", "selu", "relu")), ("tabm", None), ("tabm_ple", None)],
+)
+def test_numbers_of_an_array(tmp_path: Path, method: str, activation: str | None) -> None:
+    x = np.random.default_rng(2).normal(size=(ROWS, 3))
     x[::4, 1] = np.nan
     y = np.column_stack([100 * x[:, 0], x[:, 2] + 7])
-    fitted = TabularRegressor(n_ensemble=2, activation=activation, **FEW).fit(x, y)
-    found = run(fitted, tmp_path / "net.onnx", {"X": x.astype(np.float32)})
-    expected = fitted.predict(x.astype(np.float32))
-    np.testing.assert_allclose(found["variable"], expected, rtol=1e-4, atol=1e-3)
+    fitted = TabularRegressor(method, n_ensemble=2, activation=activation, **FEW).fit(x, y)
+    x = np.concatenate([x, 9 * x]).astype(np.float32)  # also beyond what was trained on
+    found = run(fitted, tmp_path / "net.onnx", {"X": x})
+    np.testing.assert_allclose(found["variable"], fitted.predict(x), rtol=1e-4, atol=1e-3)
 
 
-def test_categories_alone_and_unknown_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_categories_alone_and_unknown_ones(tmp_path: Path, method: str) -> None:
     frame = people()[["town", "plan"]]
-    fitted = TabularRegressor(**FEW).fit(frame, np.arange(ROWS))
+    fitted = TabularRegressor(method, **FEW).fit(frame, np.arange(ROWS))
     other = pd.DataFrame({"town": ["town 3", "elsewhere", None], "plan": ["small", None, "huge"]})
     inputs = {
         "town": np.array([["town 3"], ["elsewhere"], [""]], object),
@@ -116,9 +128,45 @@ def test_categories_alone_and_unknown_ones(tmp_path: Path) -> None:
     }
     found = run(fitted, tmp_path / "net.onnx", inputs)["variable"]
     np.testing.assert_allclose(found[:, 0], fitted.predict(other), rtol=1e-4)
-    codes = TabularRegressor(**FEW).fit(frame[["town"]], np.arange(ROWS))
+    codes = TabularRegressor(method, **FEW).fit(frame[["town"]], np.arange(ROWS))
     found = run(codes, tmp_path / "net.onnx", {"town": inputs["town"]})["variable"]
     np.testing.assert_allclose(found[:, 0], codes.predict(other[["town"]]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_of_equal_numbers(tmp_path: Path, method: str) -> None:
+    x = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+    x[:, 1] = 5
+    for some in (x, x[:, 1:2]):  # TabM takes none of the latter
+        fitted = TabularRegressor(method, **FEW).fit(some, x[:, 0])
+        found = run(fitted, tmp_path / "net.onnx", {"X": some})["variable"]
+        np.testing.assert_allclose(found[:, 0], fitted.predict(some), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_rows", [1, 9, 1000, 40_000])
+def test_numbers_by_their_quantiles(tmp_path: Path, num_rows: int) -> None:
+    draws = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "normal": draws.normal(size=num_rows),
+            # Quantiles nearer to each other than EDGE, at both ends.
+            "low": 1e4 * np.maximum(0, draws.normal(size=num_rows)),
+            "high": -1e4 * np.maximum(0, draws.normal(size=num_rows)),
+            "tied": 1e9 * draws.integers(0, 5, num_rows),
+            "tied and missing": np.where(draws.random(num_rows) < 0.3, np.nan, 1e12),
+        }
+    )
+    preprocessor = QuantilePreprocessor(frame, np.arange(num_rows))
+    ends = preprocessor.quantiles[[0, -1]]
+    edges = np.concatenate([preprocessor.quantiles, ends - EDGE / 2, ends + EDGE / 2])
+    cells = np.concatenate([frame, edges, 1e3 * frame, -frame, np.full((1, 5), np.nan)])
+    graph = onnx_graph.Graph()
+    normal = graph.add("Identity", onnx_tabm.normal_numbers(graph, preprocessor, "X"), output="Y")
+    width = int(preprocessor.differ.sum())
+    inputs, outputs = [graph.value("X", "DOUBLE", 5)], [graph.value(normal, "FLOAT", width)]
+    graph.write(tmp_path / "net.onnx", "quantiles", inputs, outputs)
+    found = run_file(tmp_path / "net.onnx", {"X": cells})["Y"]
+    np.testing.assert_allclose(found, preprocessor.scaled(cells), rtol=1e-7, atol=1e-12)
 
 
 def test_columns_without_names(tmp_path: Path) -> None:
@@ -139,6 +187,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="no other value of the graph, got 'variable'"):
         fitted.to_onnx(path)
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 100)
-    with pytest.raises(ConfigError, match="expected weights of at most 100 bytes"):
+    with pytest.raises(ConfigError, match="expected arrays of at most 100 bytes"):
         fitted.to_onnx(path)
     assert list(tmp_path.iterdir()) == []

@@ -83,12 +83,6 @@ def test_importances() -> None:
     assert found.argmax() == list(frame.columns).index("member")
 
 
-def test_no_onnx_files(tmp_path: Path) -> None:
-    model = TabularClassifier("tabm", **FAST).fit(np.eye(8), [0, 1] * 4)
-    with pytest.raises(ConfigError, match="expected an estimator of method 'realmlp', got 'tabm"):
-        model.to_onnx(tmp_path / "model.onnx")
-
-
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_three_classes(method: str) -> None:

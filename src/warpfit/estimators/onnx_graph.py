@@ -10,7 +10,7 @@ from warpfit.errors import ConfigError
 from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import hidden_activation
 from warpfit.files import PathLike
-from warpfit.nn.onnx_graph import Graph, check_size
+from warpfit.nn.onnx_graph import Graph
 
 # `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
@@ -19,7 +19,6 @@ OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 def write_onnx(estimator: Any, path: PathLike) -> None:
     """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
     networks = networks_of(estimator)
-    check_size(sum(array.size for net in networks for array in net.coefs_ + net.intercepts_))
     graph = _Graph(estimator)
     outputs = graph.outputs([graph.network(network) for network in networks])
     inputs = [graph.value("X", "FLOAT", estimator.n_features_in_)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,6 @@ OPSETS, IR_VERSION = {"": 17, "ai.onnx.ml": 3}, 8
 MOST_BYTES = (1 << 31) - (1 << 20)
 
 
-def check_size(num_weights: int) -> None:
-    """Raise ConfigError unless a file can hold so many weights."""
-    if 4 * num_weights > MOST_BYTES:
-        raise ConfigError(
-            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files "
-            f"hold no more, got {4 * num_weights}"
-        )
-
-
 class Graph:
     """Nodes and constants of a graph, added one by one."""
 
@@ -40,18 +32,28 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._channels_first: dict[str, str] = {}
+        self._num_bytes = 0
 
-    def add(self, operator: str, *inputs: str | float, output: str = "", **attributes: Any) -> str:
-        """Add an operator of named values and constants, and return the name of its output."""
-        names = [value if isinstance(value, str) else self.floats(value) for value in inputs]
+    def add(self, operator: str, *inputs: Any, output: str = "", **attributes: Any) -> str:
+        """Add an operator of named values, arrays and numbers; return the name of its output."""
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         output = output or f"{operator.lower()}_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
         return output
 
     def constant(self, values: Any) -> str:
-        """Add an array, and return its name."""
+        """Add an array, or a number in float32; return its name, or raise ConfigError if a file
+        cannot hold it.
+        """
+        array = np.asarray(values, np.float32 if isinstance(values, Real) else None)
         name = f"constant_{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(values), name))
+        self._num_bytes += array.nbytes
+        if self._num_bytes > MOST_BYTES:
+            raise ConfigError(
+                f"to_onnx: expected arrays of at most {MOST_BYTES} bytes, as ONNX files hold no "
+                f"more, got at least {self._num_bytes}"
+            )
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
     def floats(self, values: Any) -> str:
@@ -60,7 +62,7 @@ class Graph:
 
     def reshaped(self, x: str, shape: tuple[int, ...]) -> str:
         """Add samples in another shape, and return their name."""
-        return self.add("Reshape", x, self.constant(np.array([0, *shape], np.int64)))
+        return self.add("Reshape", x, np.array([0, *shape]))
 
     def channels_first(self, x: str, num_axes: int) -> str:
         """Return the name of samples with channels before `num_axes` axes, as ONNX has them."""
@@ -83,7 +85,7 @@ class Graph:
         """Add the most probable of classes (C,) as ``label``; return both outputs' descriptions."""
         classes, kind = _as_onnx_has_them(classes)
         place = self.add("ArgMax", probabilities, axis=1, keepdims=0)
-        self.add("Gather", self.constant(classes), place, output="label")
+        self.add("Gather", classes, place, output="label")
         return [self.value("label", kind), self.value(probabilities, "FLOAT", len(classes))]
 
     def model(self, name: str, inputs: list[Any], outputs: list[Any]) -> Any:

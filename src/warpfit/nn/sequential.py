@@ -16,7 +16,7 @@ from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, network_of
-from warpfit.nn.onnx_graph import Graph, check_size
+from warpfit.nn.onnx_graph import Graph
 from warpfit.nn.spec import Shape
 
 
@@ -143,7 +143,6 @@ class Sequential(Module):
         network = self.spec(self._row_shape() if input_shape is None else input_shape)
         assert network is not None
         arrays = self.state_dict()
-        check_size(sum(array.size for array in arrays.values()))
         graph = Graph()
         y = graph.add("Identity", network.fused.onnx(graph, "X", arrays), output="Y")
         kind = "FLOAT" if network.num_indices is None else "INT64"

@@ -264,8 +264,8 @@ class BaseTabular(BaseEstimator, FittedJointly):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         ConfigError
-            If the method is TabM, onnx is not installed, classes are neither numbers nor strings, a
-            column is called as something else in the graph is, or the file cannot be written.
+            If onnx is not installed, classes are neither numbers nor strings, a column is called as
+            something else in the graph is, or the file cannot be written.
 
         Examples
         --------

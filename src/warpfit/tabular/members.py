@@ -165,14 +165,13 @@ class Method:
         From a network and rows (N, columns) on its device to outputs (N, K) on the host.
     space : function
         From whether targets are classes to what a search draws parameters from, by name.
+    onnx : function
+        From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
+        none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K).
     trained_at_once : float
         Networks that a GPU trains in the time of one, where it trains several.
     likely_epochs : int, optional
         That a network is expected to take, where its training ends long before ``n_epochs``.
-    onnx : function, optional
-        From a `Graph`, a `Trained`, and the names of numbers and indicators (N, num_plain) float64,
-        none of them scaled, and of codes (N, C) int64 to the name of outputs (N, K). Without it
-        there are no ONNX files.
     """
 
     defaults: Callable[[bool], Mapping[str, Any]]
@@ -182,9 +181,9 @@ class Method:
     train: Callable[[Sequence[Member], Training], Iterator[Trained]]
     outputs: Callable[[Any, Any], Array]
     space: Callable[[bool], Mapping[str, Any]]
+    onnx: Callable[[Graph, Trained, str, str], str]
     trained_at_once: float = 1.0
     likely_epochs: int | None = None
-    onnx: Callable[[Graph, Trained, str, str], str] | None = None
 
 
 Begin = Callable[[Member, Training, Rows], Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpfit.errors import ConfigError
-from warpfit.nn.onnx_graph import Graph, check_size
+from warpfit.nn.onnx_graph import Graph
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.preprocessing import Categories, Preprocessor
 from warpfit.tabular.targets import Classes, Numbers
@@ -15,15 +15,7 @@ from warpfit.tabular.targets import Classes, Numbers
 
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseTabular.to_onnx`."""
-    method = METHODS[estimator.method_]
-    if method.onnx is None:
-        known = " or ".join(repr(name) for name, each in METHODS.items() if each.onnx)
-        raise ConfigError(
-            f"to_onnx: expected an estimator of method {known}, got {estimator.method_!r}; save "
-            "writes any"
-        )
-    members = estimator.members_
-    check_size(sum(member.network.num_parameters for member in members))
+    method, members = METHODS[estimator.method_], estimator.members_
     graph, preprocessor = Graph(), estimator.preprocessor_
     names = _names(estimator, preprocessor)
     inputs = [
@@ -77,7 +69,7 @@ def _cells(graph: Graph, preprocessor: Preprocessor, names: Sequence[str]) -> tu
         if not categories.are_few:
             many.append(codes)
         elif len(categories.texts):
-            rows = graph.add("Gather", graph.constant(categories.table), codes)  # (N, 1, columns)
+            rows = graph.add("Gather", categories.table, codes)  # (N, 1, columns)
             few.append(graph.add("Flatten", rows, axis=1))
     plain = [graph.add("Cast", name, to=double) for name in numbers] + few
     return _joined(graph, plain), _joined(graph, many)

@@ -17,6 +17,7 @@ Array = npt.NDArray[np.float64]
 NOISE = 1e-3  # in which equal numbers get quantiles of their own
 FARTHEST = 1e100  # lest differences and squares overflow
 EDGE = 1e-7  # nearer to the first or last quantile numbers count as beyond it
+LEAST = EDGE - np.spacing(1)  # share; all below and above 1 less that become the same number
 ROWS_OF_A_QUANTILE, LEAST_QUANTILES, MOST_QUANTILES = 30, 10, 1000
 
 
@@ -110,5 +111,4 @@ def _normal(numbers: Array, quantiles: Array) -> Array:
         column /= 2
         column[own - EDGE < edges[0]] = 0
         column[own + EDGE > edges[-1]] = 1
-    least = EDGE - np.spacing(1)
-    return np.nan_to_num(np.clip(ndtri(found), ndtri(least), ndtri(1 - least)), nan=0.0)
+    return np.nan_to_num(np.clip(ndtri(found), ndtri(LEAST), ndtri(1 - LEAST)), nan=0.0)

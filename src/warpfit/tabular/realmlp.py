@@ -265,6 +265,6 @@ REALMLP = Method(
     train=_train,
     outputs=_outputs,
     space=_space,
-    trained_at_once=TRAINED_AT_ONCE,
     onnx=realmlp_onnx,
+    trained_at_once=TRAINED_AT_ONCE,
 )

@@ -21,6 +21,7 @@ from warpfit.tabular.members import (
     Training,
     trained_in_turn,
 )
+from warpfit.tabular.onnx_tabm import tabm_onnx
 from warpfit.tabular.quantiles import QuantilePreprocessor
 from warpfit.tabular.tabm_network import TabM
 from warpfit.tabular.training import Rows
@@ -123,6 +124,7 @@ TABM, TABM_PLE = (
         outputs=tabm_training.outputs_of,
         space=_space,
         widths=_widths,
+        onnx=tabm_onnx,
         likely_epochs=LIKELY_EPOCHS,
     )
     for defaults in (_defaults, _ple_defaults)
