@@ -42,8 +42,10 @@ def checks(devices: Sequence[str], counts: Sequence[int]) -> Iterator[tuple[str,
         yield f"{ranks}, losses away from one's", _checked(float(away), away < 1e-4)
         is_same = _same_bits(model, again)
         yield f"{ranks}, equal bits", _checked(is_same, is_same)
-        away = _away_when_resumed(sizes, x, y, several, one, asked)
-        yield f"{ranks}, resumed on one, losses away", _checked(away, away < 1e-4)
+        for name, others in (("one", devices[:1]), (f"all {len(devices)}", devices)):
+            if len(others) != count:
+                away = _away_when_resumed(sizes, x, y, several, others, one, asked)
+                yield f"{ranks}, resumed on {name}, losses away", _checked(away, away < 1e-4)
     for count in counts[1:] if devices[0] != "cpu" else ():
         yield from _checks_of_launch(devices[:count], x, y, {**asked, "engine": "one_launch"})
     for count in counts[1:]:
@@ -83,13 +85,19 @@ def _same_bits(one: nn.Module, other: nn.Module) -> bool:
 
 
 def _away_when_resumed(
-    sizes: Sequence[int], x: Any, y: Any, devices: Sequence[str], one: Any, asked: dict[str, Any]
+    sizes: Sequence[int],
+    x: Any,
+    y: Any,
+    devices: Sequence[str],
+    others: Sequence[str],
+    one: Any,
+    asked: dict[str, Any],
 ) -> float:
-    """Return how far losses are away of which one device has the last, from a checkpoint."""
+    """Return how far losses are away from those of one device if others go on from a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.ckpt"
         trained(sizes, x, y, devices, epochs=3, callbacks=[wf.Checkpoint(path)], **asked)
-        _, history = trained(sizes, x, y, devices[:1], epochs=6, resume_from=path, **asked)
+        _, history = trained(sizes, x, y, others, epochs=6, resume_from=path, **asked)
     return float(np.abs(history.step_losses / one.step_losses - 1).max())
 
 
