@@ -238,7 +238,11 @@ def rows_of_chains(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]
 NETWORKS = (
     one_launch.Case((784, 256, 10), 8),
     one_launch.Case((784, 256, 10), 64),
+    one_launch.Case((784, 256, 10), 128),
     one_launch.Case((784, 256, 10), 64, "adam"),
+    one_launch.Case((784, 10), 128),
+    one_launch.Case((37, 53, 17, 3), 48, "adam"),
+    one_launch.Case((64, 64, 64, 64, 1), 256, "adamw"),
     one_launch.Case((784, 128, 128, 128, 10), 32),
     one_launch.Case((784, 512, 512, 512, 10), 32),
 )
