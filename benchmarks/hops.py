@@ -246,8 +246,9 @@ NETWORKS = (
     one_launch.Case((784, 128, 128, 128, 10), 32),
     one_launch.Case((784, 512, 512, 512, 10), 32),
 )
-# What a hop is: an arrival, `st.async`, numbers that are marked, or a copy.
-WITHIN, ACROSS, THROUGH, LOADED = "mbarrier", "store_async_warp", "memory", "bulk_load"
+# What a hop is: an arrival, a barrier of the block, `st.async`, numbers that are marked, or a copy.
+WITHIN, MET, ACROSS, THROUGH = "mbarrier", "block_barrier 512", "store_async_warp", "memory"
+LOADED = "bulk_load"
 FEW_STEPS, MORE_STEPS = 8, 16
 
 
@@ -265,6 +266,8 @@ def protocol_of(launch: Any, steps: int) -> Protocol:
 
 def kind_of(role: tuple[int, str], event: Arrive) -> str | None:
     """Return how what a role does comes to who waits for it; None at once, as a mere count."""
+    if event.place.name.startswith("meeting of block"):
+        return MET
     if event.place.block == MEMORY:
         return THROUGH
     if event.place.block != role[0] or (event.owed < 0 and not event.arrivals):
@@ -326,7 +329,7 @@ def chain_of(launch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
     known = {(row["name"], row["cluster"]): row["cycles"]["median"] for row in rows}
     cycles = {
-        WITHIN: known["mbarrier", 1],
+        **{name: known[name, 1] for name in (WITHIN, MET)},
         THROUGH: known["memory", launch.cluster],
         LOADED: known[f"bulk_load {TILE_BYTES}", 1],
     }
