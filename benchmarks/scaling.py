@@ -157,10 +157,10 @@ def seconds_of_sweep(
     devices: Sequence[str], counts: Sequence[int], num_networks: int
 ) -> dict[int, float]:
     """Return the seconds that networks 784-128-10 take on so many devices each, after a sweep that
-    compiles. That they are made before counts nowhere.
+    compiles. That new ones are made before each counts nowhere.
     """
     x, y = rows_of((784, 10), SWEPT_ROWS)
-    models = [network((784, 128, 10)) for _ in range(num_networks)]
+    models: list[Any] = []
     rates = [0.01 + 1e-5 * idx for idx in range(num_networks)]
 
     def build(candidate: dict[str, Any]) -> Any:
@@ -170,6 +170,7 @@ def seconds_of_sweep(
     found = {}
     for count, epochs in [(max(counts), 1), *((count, SWEPT_EPOCHS) for count in counts)]:
         candidates = [{"idx": idx} for idx in range(num_networks)]
+        models[:] = [network((784, 128, 10)) for _ in range(num_networks)]
         begin = perf_counter()
         wf.fit_many(
             build,

@@ -6,21 +6,26 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 
 import warpfit as wf
+from conftest import on_emulator
+from support.fake_nccl import open_cards
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
 from warpfit import backends
+from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.many_networks import ManyNetworks
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.engines import many_networks
-from warpfit.sweep import group_rows, together
+from warpfit.sweep import elsewhere, group_rows, together
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import Outcome
 
@@ -709,3 +714,52 @@ def test_ctrl_c_keeps_what_earlier_rungs_did(cuda: str, monkeypatch: pytest.Monk
     assert all(model.loss == wf.losses.SoftmaxCrossEntropy() for model in found.models)
     alone = sweep(cuda, [found.best_candidate], epochs=1)
     assert_same_weights(found.best_model, alone.models[0])
+
+
+@on_emulator
+@pytest.mark.parametrize("are_alike", [True, False])
+def test_cards_take_shards_as_planned_if_they_are_alike(
+    monkeypatch: pytest.MonkeyPatch, are_alike: bool
+) -> None:
+    open_cards(monkeypatch, 2)
+    monkeypatch.setattr(runtime._OPEN[1], "card", runtime._OPEN[0].card if are_alike else "other")
+    monkeypatch.setattr(ManyNetworks, "groups", lambda *_: 2)
+    planned, calls, two_of_each = [], count(), Barrier(4)
+    outcomes, plan_groups = many_networks.Launch.outcomes, elsewhere.plan_groups
+
+    def after_others(self: Any, **asked: Any) -> Any:
+        if are_alike and next(calls) < 4:
+            with self.ops.runtime.thread_stream.waiting():
+                two_of_each.wait(60)
+        return outcomes(self, **asked)
+
+    def noted(tasks: Any) -> Any:
+        planned.append(len(tasks))
+        return plan_groups(tasks)
+
+    monkeypatch.setattr(many_networks.Launch, "outcomes", after_others)
+    monkeypatch.setattr(elsewhere, "plan_groups", noted)
+    candidates = [{"lr": 0.02 * (1 + idx), "seed": idx} for idx in range(11)]
+    found = sweep("cuda:0", candidates, device=["cuda:0", "cuda:1"])
+    assert "3 waves of 4" in str(found.plan)
+    assert sorted(planned) == ([] if are_alike else [1, 2, 2, 2, 2, 2])
+    one = sweep("cuda:0", candidates)
+    for got, expected in zip(found.models, one.models, strict=True):
+        assert_same_weights(got, expected)
+    assert [record["loss"] for record in found] == [record["loss"] for record in one]
+
+
+def test_long_runs_train_at_once_as_short_ones_do(
+    cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, start = [], together.start_many
+
+    def counted(members: Any, *others: Any) -> Any:
+        launches.append(len(members))
+        return start(members, *others)
+
+    monkeypatch.setattr(together, "start_many", counted)
+    monkeypatch.setattr(together, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(ManyNetworks, "groups", lambda *_: 3)
+    sweep(cuda, [{"lr": 0.1, "seed": seed} for seed in range(7)], epochs=1)
+    assert launches == [3, 3, 1]

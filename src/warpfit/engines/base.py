@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -138,10 +138,10 @@ class Plan:
         """Return whether an epoch, counted from 1, is reported."""
         return epoch % self.report_every == 0 or epoch == self.epochs
 
-    def reported(self, epochs: range) -> list[int]:
+    def reported(self, epochs: range) -> Sequence[int]:
         """Return which of some epochs, counted from 0, are reported."""
         first = -(-(epochs.start + 1) // self.report_every) * self.report_every - 1
-        found = list(range(first, epochs.stop, self.report_every))
+        found = range(first, epochs.stop, self.report_every)
         last = self.epochs - 1
         return [*found, last] if last in epochs and self.epochs % self.report_every else found
 

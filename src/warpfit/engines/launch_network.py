@@ -39,6 +39,11 @@ def layers_of(plan: Plan) -> list[Layer]:
     return found
 
 
+def parameter_names(plan: Plan) -> list[str]:
+    """Return the names of a plan's parameters, layer by layer weight and bias."""
+    return [f"{layer.name}.{part}" for layer in layers_of(plan) for part in ("weight", "bias")]
+
+
 def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle:
     """Return what kernels are told of a plan, as float16 if open, or what none of them knows."""
     for expected, got in _in_the_way(plan):

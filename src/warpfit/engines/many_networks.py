@@ -117,19 +117,22 @@ class Launch:
         self.began = perf_counter()
         ops, launch, count = self.ops, self.launch, len(self.members)
         most_epochs = max(len(member.epochs) for member in self.members)
-        self.parameters = PackedParameters(ops, launch, self.members)
-        self.record = ops.zeros((count, most_epochs, 4), "float64")
-        self.standings = ops.zeros((count, STANDING_FIELDS.itemsize), "uint8")
-        self.queue = DeviceQueue(ops, count, self.rungs)
+        self.record = ops.empty((count, most_epochs, 4), "float64")
+        self.standings = ops.empty((count, STANDING_FIELDS.itemsize), "uint8")
         self.rules = ops.asarray(self._rules())
         self.keeps_best = keeps_best = any(
             member.stopping and member.stopping.keeps_best for member in self.members
         )
-        self.best = ops.zeros((count if keeps_best else 1, launch.num_parameters), "float32")
         self.networks = ops.asarray(
             self._networks(self.record, self.standings, self.rules).view(np.uint8)
         )
         self.more = {} if launch.is_for_plain_networks else self._more_arrays()
+        # What other launches leave no room for comes last: uploads would wait behind it.
+        self.parameters = PackedParameters(ops, launch, self.members)
+        for array in (self.record, self.standings):
+            ops.runtime.fill(array.pointer, array.nbytes)
+        self.queue = DeviceQueue(ops, count, self.rungs)
+        self.best = ops.zeros((count if keeps_best else 1, launch.num_parameters), "float32")
         name, settings = kernel_of_many(
             launch, keeps_best=keeps_best, halves=self.rungs is not None
         )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array
-from warpfit.engines.launch_network import layers_of
+from warpfit.engines.launch_network import parameter_names
 from warpfit.engines.many_members import Member
 from warpfit.engines.state_on_demand import OnDevice, StateOnDemand
 from warpfit.random import INIT, stream_keys
@@ -43,10 +43,7 @@ class PackedParameters:
         """Return the names of a network's parameters, in the order of the launch's places."""
         key = id(member.plan.network)
         if key not in self._names:
-            layers = layers_of(member.plan)
-            self._names[key] = [
-                f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")
-            ]
+            self._names[key] = parameter_names(member.plan)
         return self._names[key]
 
     def _shape(self, count: int) -> tuple[int, int, int]:
@@ -81,15 +78,17 @@ class PackedParameters:
         """Return rows of which some are drawn, and the others are zeros."""
         from warpfit.backends.cuda.initial_values import draw_initial_values
 
-        array = self.ops.zeros(self._shape(len(members)), "float32")
-        for idx, (first, shape) in enumerate(self._parts):
+        given = []
+        for idx in range(len(self._parts)):
             starts = [members[number].starts[idx] for number in drawn]
             keys = np.zeros((len(members), 2), np.uint32)
             keys[drawn] = np.stack(stream_keys([start.seed for start in starts], INIT), axis=-1)
             bounds = np.zeros(len(members))
             bounds[drawn] = [start.drawn_within for start in starts]
-            size = int(np.prod(shape))
-            draw_initial_values(self.ops, array, first, size, keys, bounds, starts[0].tensor_idx)
+            given.append((*map(self.ops.asarray, (keys, bounds)), starts[0].tensor_idx))
+        array = self.ops.zeros(self._shape(len(members)), "float32")
+        for (first, shape), (keys, bounds, place) in zip(self._parts, given, strict=True):
+            draw_initial_values(self.ops, array, first, prod(shape), keys, bounds, place)
         return array
 
     def _packed(self, members: Sequence[Member]) -> Packed:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from threading import Event
-from typing import Any
+from threading import Event, Lock
+from typing import Any, cast
 
 from warpfit import backends
 from warpfit.blas import one_blas_thread
 from warpfit.errors import DeviceError, Obstacle
 from warpfit.sweep.folds import SweepData
+from warpfit.sweep.group_rows import GroupRows
 from warpfit.sweep.groups import Group
-from warpfit.sweep.here import placed, runner_here
+from warpfit.sweep.here import CPU, placed, runner_here
 from warpfit.sweep.planning import plan_groups
+from warpfit.sweep.preparing import takes
 from warpfit.sweep.runner import Runner, in_order
 from warpfit.sweep.sending import check_sendable, for_sending
+from warpfit.sweep.side_by_side import Turn
 from warpfit.sweep.tasks import Outcome, Task, train, unfinished
 from warpfit.sweep.threads import own_device
 from warpfit.sweep.workers import (
@@ -87,16 +90,37 @@ class Cards(Shards):
     """Deals the networks to devices of this process: each takes the next shard when it is free.
 
     Shards are of one group each, those of long networks first, so that all end at about the same
-    time.
+    time. Where all are of one, a device has two threads: one prepares a shard, and looks at what
+    came of it, while the other's trains.
     """
 
     def explain(self, groups: Sequence[Group]) -> str:
         return f"in turn by {', '.join(self.devices)}, whichever is free"
 
+    def at_once(self, groups: Sequence[Group]) -> int:
+        return self.num_shards * runner_here(self.devices[0]).at_once(groups)
+
+    def num_bytes(self, groups: Sequence[Group]) -> int:
+        return self.num_shards * runner_here(self.devices[0]).num_bytes(groups)
+
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         longest_first = sorted(groups, key=_length, reverse=True)
         shards = [shard for group in longest_first for shard in self._dealt(group)]
-        return _outcomes(self.workers, _train_shard, shards, self.devices)
+        if not self._are_as_planned(groups):
+            return _outcomes(self.workers, _train_shard, shards, self.devices)
+        shared = {backends.resolve_device(device): _OfDevice() for device in self.devices}
+        workers = DeviceWorkers([*self.devices] * (2 if len(shards) > len(shared) else 1))
+        parts = [replace(groups[0], tasks=tuple(shard)) for shard in shards]
+        return _results(workers, _train_part, shared, parts, shards)
+
+    def _are_as_planned(self, groups: Sequence[Group]) -> bool:
+        """Return whether there is one launch, on the same rows and for any of the devices."""
+        plan, tasks = groups[0].plan, groups[0].tasks
+        if len(groups) > 1 or isinstance(groups[0].launch, Obstacle) or CPU in self.devices:
+            return False
+        every: Any = [backends.get(device) for device in (*self.devices, plan.device)]
+        kinds, rows = {ops.runtime.card for ops in every}, {id(task.data) for task in tasks}
+        return len(kinds) == len(rows) == 1 and all(takes(task, plan) for task in tasks)
 
     def _dealt(self, group: Group) -> Iterator[Sequence[Task]]:
         """Yield shards of a group: as many networks as a device trains at once, and all devices
@@ -133,7 +157,13 @@ def _outcomes(
         (devices[idx % len(devices)], [(id(task.data), _without_data(task)) for task in shard])
         for idx, shard in enumerate(shards)
     ]
-    with closing(workers.results(function, data, shares)) as results:  # type: ignore[type-var]
+    return _results(workers, function, data, shares, shards)
+
+
+def _results(
+    workers: Workers, function: Function, shared: Any, shares: Sequence[Any], shards: Sequence[Any]
+) -> Iterator[Outcome]:
+    with closing(workers.results(function, shared, shares)) as results:  # type: ignore[type-var]
         try:
             for idx, result in results:
                 if isinstance(result, Raised):
@@ -156,6 +186,33 @@ def _train_shard(data: SharedData, share: tuple[str, Sent], stop: Event | None) 
     return run_shard(_with_data(data, share[1]), own_device() or share[0])
 
 
+@dataclass
+class _OfDevice:
+    """What the threads of a device share: turns, and the rows that are there."""
+
+    turn: Lock = field(default_factory=Lock)
+    rows: GroupRows | None = None
+
+
+def _train_part(devices: Mapping[str, _OfDevice], part: Group, _: Event | None) -> list[Outcome]:
+    """Train a shard of a group as it was planned, on this thread's device, for which the threads
+    of a device wait beside each other, and do all else in turns.
+    """
+    device = backends.resolve_device(own_device() or part.plan.device)
+    shared, ops = devices[device], cast(Any, backends.get(device))
+    turn = Turn(shared.turn)
+    turn.take()
+    try:
+        tasks = tuple(placed(part.tasks, device))
+        own = replace(part, tasks=tasks, plan=replace(part.plan, device=device))
+        # Before a stream of its own begins: both threads' come after what both read.
+        shared.rows = shared.rows or GroupRows.of(own)
+        with ops.runtime.own_stream(turn.handed_on):
+            return _sent(runner_here(device).run([replace(own, rows=shared.rows)]))
+    finally:
+        turn.hand_on()
+
+
 def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:
     """Train a shard's networks on a device of this process, and return what came of them: after
     Ctrl-C, of those that had begun.
@@ -165,9 +222,13 @@ def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:
         replace(task, arguments={**task.arguments, "device": device})
         for task in placed(tasks, device)
     ]
+    return _sent(runner_here(device).run(plan_groups(own)))
+
+
+def _sent(found: Iterator[Outcome]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     with suppress(KeyboardInterrupt):
-        for outcome in runner_here(device).run(plan_groups(own)):
+        for outcome in found:
             outcomes.append(_for_sending(outcome))
     return outcomes
 

@@ -361,7 +361,6 @@ def _built(
     build: Build, candidate: Candidate, arguments: dict[str, Any]
 ) -> tuple[Module, Optimizer]:
     """Return model and optimizer of a candidate, from the seed that it is to have."""
-    name = candidate_name(candidate)
     try:
         arguments["seed"] = check_seed(arguments["seed"])
         arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
@@ -369,10 +368,10 @@ def _built(
         with seeded(arguments["seed"]):
             return model_and_optimizer(build(dict(candidate)))
     except WarpfitError as error:
-        raise error_of_candidate(name, error) from error
+        raise error_of_candidate(candidate_name(candidate), error) from error
     except Exception as error:
         raise ConfigError(
-            f"candidate {name}: build raised {type(error).__name__}: {error}"
+            f"candidate {candidate_name(candidate)}: build raised {type(error).__name__}: {error}"
         ) from error
 
 

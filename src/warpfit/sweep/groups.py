@@ -36,6 +36,7 @@ class Group:
     launch: ManyLaunch | Obstacle = UNPREPARED
     # Of each task, by its number, what `fit` would begin a plan with.
     drafts: Mapping[int, Plan] = field(default_factory=dict, repr=False, compare=False)
+    rows: Any = field(default=None, repr=False, compare=False)  # `GroupRows`, if they are known
 
     @property
     def title(self) -> str:

@@ -73,7 +73,9 @@ class Places:
         """
         if self.workers is not None:
             return self, tasks
-        found = place_of_tasks(self.first, tasks, self._num_processes(len(tasks)))
+        found = PlaceOfMany(self.first)
+        if self.first == AUTO:  # else nobody need know how many processes joblib would have
+            found = place_of_tasks(self.first, tasks, self._num_processes(len(tasks)))
         device = backends.resolve_device(found.device)
         data = tasks[0].data.on(device)
         for task in tasks:  # of which those of a candidate have the same arguments

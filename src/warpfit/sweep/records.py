@@ -286,7 +286,7 @@ class Collector:
         """The best candidate so far with its score, in words; empty before the first."""
         if self.best is None:
             return ""
-        score = self._score(self.best)
+        score, _ = self._score(self.best)
         return f"{self.metric} {score:.4g} ({candidate_name(self.candidates[self.best])})"
 
     def sweep(self, plan: SweepPlan, seconds: float, interrupted: bool) -> Sweep:
@@ -339,19 +339,20 @@ class Collector:
             return outcome.status in (DONE, STOPPED)
         return 0 < self._last_rung <= outcome.epochs
 
-    def _score(self, candidate: int) -> float:
-        return float(np.mean(self._values(candidate)))
-
-    def _values(self, candidate: int) -> list[float]:
-        values = [self.metric.value(outcome) for outcome in self._members(candidate)]
-        return [value for value in values if value is not None]
+    def _score(self, candidate: int) -> tuple[float, float]:
+        """Return the mean over a candidate's networks, and their standard deviation."""
+        found = [self.metric.value(outcome) for outcome in self._members(candidate)]
+        values = [value for value in found if value is not None]
+        if len(values) == 1:  # as NumPy has it, who takes longer
+            return float(values[0]), 0.0
+        return float(np.mean(values)), float(np.std(values))
 
     def _summary(self, candidate: int, ranks: dict[int, int]) -> Record:
-        is_ranked = candidate in ranks
+        score, std = self._score(candidate) if candidate in ranks else (None, None)
         return {
             "candidate": self.candidates[candidate],
-            "score": self._score(candidate) if is_ranked else None,
-            "std": float(np.std(self._values(candidate))) if is_ranked else None,
+            "score": score,
+            "std": std,
             "rank": ranks.get(candidate),
         }
 

@@ -130,16 +130,13 @@ class _Threads:
                 thread.join()
 
     def _work(self) -> None:
-        turn, is_told = _Turn(self._turn), False
+        turn, is_told = Turn(self._turn), False
 
         @contextmanager
         def waiting() -> Iterator[None]:
             nonlocal is_told
-            turn.hand_on()
-            try:
+            with turn.handed_on():
                 yield
-            finally:
-                turn.take()
             if self.is_stopped and not is_told:
                 is_told = True
                 raise KeyboardInterrupt
@@ -167,7 +164,7 @@ class _Threads:
                 self.stop()
 
 
-class _Turn:
+class Turn:
     """Whether a thread has the turn, of which there is one."""
 
     def __init__(self, lock: Lock) -> None:
@@ -180,3 +177,12 @@ class _Turn:
         if self._is_held:
             self._lock.release()
             self._is_held = False
+
+    @contextmanager
+    def handed_on(self) -> Iterator[None]:
+        """Let others have it in this block."""
+        self.hand_on()
+        try:
+            yield
+        finally:
+            self.take()

@@ -232,7 +232,9 @@ class Together(Runner):
         for queue in queues:
             launch = queue.rows.all.launch
             queue.most = max(1, self._most(launch) // len(queues))
-            queue.count = min(queue.most, launch.groups(self._runtime.num_multiprocessors))
+            at_once = launch.groups(self._runtime.num_multiprocessors)
+            queue.share = max(1, at_once // len(queues))
+            queue.count = min(queue.most, at_once)
         while queues:
             start = perf_counter()
             taken = [queue.take() for queue in queues]
@@ -244,9 +246,9 @@ class Together(Runner):
             yield from outcomes
             longer = LAUNCH_SECONDS / (perf_counter() - start)
             for queue, tasks in zip(queues, taken, strict=True):
-                queue.count = max(
-                    1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer))
-                )
+                # A multiple of what trains at once: fewer take as long, and so does what is over.
+                wanted = int(min(GROWTH, longer) * len(tasks)) // queue.share
+                queue.count = min(queue.most, max(1, wanted) * queue.share)
             queues = [queue for queue in queues if queue.tasks]
 
     def _trained_anew(self, queue: _Queue) -> Iterator[Outcome]:
@@ -341,12 +343,13 @@ class _Queue:
     rows: GroupRows
     tasks: list[Task]
     most: int = 1
+    share: int = 1  # how many of them the device trains at once, beside other queues'
     count: int = 1
     overflown: list[_Overflown] = field(default_factory=list)
 
     @staticmethod
     def of(group: Group) -> _Queue:
-        return _Queue(group, GroupRows.of(group), list(group.tasks))
+        return _Queue(group, group.rows or GroupRows.of(group), list(group.tasks))
 
     @property
     def needs_room(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import EpochReport, Plan, Stopping, TrainState
-from warpfit.engines.launch_network import layers_of
+from warpfit.engines.launch_network import parameter_names
 from warpfit.engines.many_members import Member
 from warpfit.engines.many_members import Outcome as Trained
 from warpfit.engines.state_on_demand import StateOnDemand
@@ -88,6 +88,7 @@ class OwnPlans:
         self.group, self.rows = group, rows
         self._known: dict[Any, Plan] = {}
         self._starts: dict[int, Mapping[str, InitialValues]] = {}
+        self._names: dict[int, list[str]] = {}  # of parameters, by networks
 
     def of(self, task: Task) -> Plan:
         train = self.rows.train[task.fold]
@@ -112,13 +113,15 @@ class OwnPlans:
         """
         key = id(task.model)
         if key not in self._starts:
-            self._starts[key] = {} if task.optimizer.slots else _starts_of(task.model, plan)
+            if id(plan.network) not in self._names:
+                self._names[id(plan.network)] = parameter_names(plan)
+            names = self._names[id(plan.network)]
+            self._starts[key] = {} if task.optimizer.slots else _starts_of(task.model, names)
         return self._starts[key]
 
 
-def _starts_of(model: Module, plan: Plan) -> dict[str, InitialValues]:
+def _starts_of(model: Module, names: Sequence[str]) -> dict[str, InitialValues]:
     promised = {name: p.promised("data") for name, p in model.named_parameters()}
-    names = [f"{layer.name}.{part}" for layer in layers_of(plan) for part in ("weight", "bias")]
     starts = {name: promised[name] for name in names}
     found = {name: start for name, start in starts.items() if isinstance(start, InitialValues)}
     return found if len(found) == len(starts) else {}

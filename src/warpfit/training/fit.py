@@ -416,6 +416,8 @@ def draft_of(
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
     """Return the draft with class weights as `fit` takes them; labels say what is 'balanced'."""
+    if class_weight is None:
+        return draft
     num_classes = (*draft.network.output_shape, 0)[0]
     return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
 

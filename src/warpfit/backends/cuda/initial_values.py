@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from warpfit.backends import Array
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
 
@@ -21,8 +19,8 @@ def draw_initial_values(
     out: DeviceArray,
     first: int,
     size: int,
-    keys: npt.NDArray[np.uint32],
-    bounds: npt.NDArray[np.float64],
+    keys: Array,
+    bounds: Array,
     tensor_idx: int,
 ) -> None:
     """Draw one parameter of each network, uniform within the network's bound.
@@ -33,9 +31,9 @@ def draw_initial_values(
     out : DeviceArray (networks, ...) float32
         Contiguous; of each network's numbers `size` from the one at `first` on are written.
     first, size : int
-    keys : ndarray (networks, 2) uint32
+    keys : array (networks, 2) uint32
         Of the stream ``INIT`` of the layers' seeds.
-    bounds : ndarray (networks,) float64
+    bounds : array (networks,) float64
     tensor_idx : int
         The parameter's place in its layer.
     """
