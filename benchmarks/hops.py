@@ -261,7 +261,7 @@ def protocol_of(launch: Any, steps: int) -> Protocol:
         return protocol_by_layers(config, steps, 0, 1)
     if launch.kernel == "one_launch_small_sm90":
         return protocol_in_groups(config, steps)
-    return protocol_on_card(config, steps)
+    return protocol_on_card(config, [True] * steps)
 
 
 def kind_of(role: tuple[int, str], event: Arrive) -> str | None:

@@ -41,6 +41,11 @@ CASES = [
     Case((30, 90, 120, 65, 7), 32, (2, 4, 4, True, "held"), activations=("gelu", "tanh")),
     Case((150, 300, 250, 140, 7), 32, (2, 2, 8, True, "streamed"), activations=("gelu", "tanh")),
     Case((50, 130, 20), 60, (2, 8, 4, True, "far"), "huber", "rmsprop", ("mish",), "bfloat16"),
+    # With dropout a thread has one unit of a layer, several, or those of several rows.
+    Case((20, 40, 33, 5), 32, (2, 2, 2), dropout=0.3),
+    Case((20, 70, 3), 10, (2, 2, 1), "mse", "adam", ("silu",), "bfloat16", 0.5),
+    Case((30, 90, 120, 65, 7), 32, (2, 4, 4, True, "held"), dropout=0.2),
+    Case((150, 300, 250, 140, 7), 32, (2, 2, 8, True, "streamed"), dropout=0.1),
 ]
 
 
@@ -132,9 +137,10 @@ def test_two_halves_hold_weights(cuda: str, only_card: Callable[..., None], prec
         ((784, 256, 256, 256, 10), {}, "one_launch_layers"),
         ((784, 256, 256, 256, 10), {"optimizer": "adam", "slots": 2}, "one_launch_card"),
         ((784, 512, 512, 512, 10), {}, "one_launch_card"),
+        ((784, 512, 512, 512, 10), {"drops": (True, True, True)}, "one_launch_card"),
         ((784, 1024, 1024, 1024, 10), {}, "one_launch_card"),
         ((784, 2048, 2048, 2048, 10), {}, "one_launch_card"),
-        ((64, 64, 64, 64, 1), {"batch": 128}, "one_launch_layers"),
+        ((64, 64, 64, 64, 1), {"batch": 128}, "one_launch_small_sm90"),
     ],
     ids=str,
 )
@@ -145,14 +151,14 @@ def test_who_runs_a_network(widths: tuple[int, ...], changes: dict[str, Any], ke
 @pytest.mark.parametrize(
     ("widths", "changes", "words"),
     [
-        ((784, 512, 512, 512, 10), {"drops": (True,) * 3}, "expected no dropout for weights that"),
+        ((784, 512, 512, 512, 10), {"clips": True}, "expected no clipping for weights that"),
         (
-            (784, 512, 512, 512, 10),
+            (784, 768, 768, 768, 10),
             {"clips": True, "batch": 256},
             "expected no clipping and batches of at most 128 rows for weights that no cluster",
         ),
-        ((784, 4096, 4096, 10), {}, "bytes of shared memory for a tile of each layer"),
-        ((784, 4096, 4096, 10), {"clips": True}, "bytes of weights for the registers of a block"),
+        ((784, 3072, 3072, 10), {}, "bytes of shared memory for a tile of each layer"),
+        ((784, 3072, 3072, 10), {"clips": True}, "bytes of weights for the registers of a block"),
         ((784, 128, 128, 10), {"batch": 8192}, "bytes of shared memory for a batch and its units"),
     ],
     ids=str,

@@ -30,11 +30,11 @@ HAS_NUMBERS = """missing |= comes(i) ? missing_marks(words[i], turn) : 0;
         if (missing == 0) break;"""
 FIRST_BARRIER = "barrier_of_cluster();  // no block sends to another that has not begun"
 LAST_BARRIER = "barrier_of_cluster();  // nor to one that has left"
-MARKS_UNITS = "marked(rounded, now.turn())"
-AFTER_BACK = "multiply_back<L>(shared, run, now);\n        __syncthreads();"
+MARKS_UNITS = "marked(number, use.turn())"
+AFTER_BACK = "multiply_back<L>(shared, run, ring, now);\n        __syncthreads();"
 AFTER_OUTPUTS = "receive_outputs(shared, run, now);\n    __syncthreads();"
-AFTER_INPUTS = "receive_inputs<L + 1>(shared, run, now);\n        __syncthreads();"
-SLOT = "int slot() const { return step % 2; }"
+AFTER_INPUTS = "meet_for_products();\n        train_from<L + 1>"
+SLOT = "int slot() const { return number % 2; }"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
         ),
         pytest.param({FIRST_BARRIER: "__syncthreads();"}, "has not begun", id="has not begun"),
         pytest.param(
-            {MARKS_UNITS: "marked(rounded, now.turn() + 1)"},
+            {MARKS_UNITS: "marked(number, use.turn() + 1)"},
             "wait at let_others_run",
             id="mark of units",
         ),
@@ -100,8 +100,8 @@ def test_what_is_told(train: Callable[..., Any], mistake: Mistake, message: str)
         ),
         pytest.param({AFTER_BACK: AFTER_BACK.replace("__syncthreads();", "")}, id="weights in use"),
         pytest.param({AFTER_OUTPUTS: AFTER_OUTPUTS.replace("__syncthreads();", "")}, id="outputs"),
-        pytest.param({AFTER_INPUTS: AFTER_INPUTS.replace("__syncthreads();", "")}, id="inputs"),
-        pytest.param({SLOT: "int slot() const { return 0; }"}, id="one place for all steps"),
+        pytest.param({AFTER_INPUTS: AFTER_INPUTS.replace("meet_for_products();", "")}, id="inputs"),
+        pytest.param({SLOT: "int slot() const { return 0; }"}, id="one place for all passes"),
     ],
 )
 def test_what_changes_numbers(train: Callable[..., Any], mistake: Mistake) -> None:

@@ -19,7 +19,7 @@ from support.training import mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers_layout
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.backends.cuda.one_launch_layers_layout import STOPPING_STATE_BYTES
+from warpfit.backends.cuda.resident_launch import STOPPING_STATE_BYTES
 from warpfit.engines import launch_talk, pace
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(6)]

@@ -193,7 +193,7 @@ def test_layer_by_layer(
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
 
 
-@pytest.mark.parametrize("case", some(ON_A_CARD), ids=str)
+@pytest.mark.parametrize("case", some(ON_A_CARD, (0, 5, 6)), ids=str)
 def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch,
     only_card: Callable[..., None],
@@ -207,7 +207,9 @@ def test_on_a_card(
     assert len(found) == len(launches) > 0
     for launch, epochs in zip(found, launches, strict=True):
         config = CONFIGS[launch.kernel].of(launch.settings)
-        protocol = protocol_on_card(config, STEPS * epochs)
+        validated = -(-case.validated // case.batch_size)
+        passes = [*[True] * STEPS, *[False] * validated] * epochs
+        protocol = protocol_on_card(config, passes)
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
 
 

@@ -169,13 +169,14 @@ class Case(NamedTuple):
     optimizer: str = "sgd"
     activations: tuple[str, ...] = ("tanh",)
     precision: str = "float16"
+    dropout: float | None = None
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
 
     def make(self) -> nn.Sequential:
         """Return the network."""
-        return activated(self.sizes, self.activations)
+        return activated(self.sizes, self.activations, self.dropout)
 
     def assert_follows_numpy(self) -> None:
         """Train it beside NumPy, with a last batch that is shorter."""

@@ -34,6 +34,7 @@ class Case(NamedTuple):
     precision: str = "float16"
     activations: tuple[str, ...] = ("tanh",)
     apart: str = ""
+    validated: int = 0  # rows
 
     def __str__(self) -> str:
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
@@ -67,9 +68,10 @@ class Case(NamedTuple):
             OPTIMIZERS[self.optimizer](model),
             batch_size=self.batch_size,
             precision=self.precision,
+            validation_data=data(self.sizes, num_rows=self.validated) if self.validated else None,
         )
         assert words in history.plan.reason
-        return [history.step_losses, flat(model.to("cpu"))]
+        return [history.step_losses, history["val_loss"], flat(model.to("cpu"))]
 
 
 SPECIALIZED = [
@@ -101,9 +103,11 @@ BY_LAYERS = [
 ON_A_CARD = [
     Case((20, 40, 33, 5), 32, 2, 2),
     Case((20, 40, 33, 5), 32, 1, 3, "adam"),
-    Case((20, 40, 33, 5), 32, 4, 2, "adam"),
+    Case((20, 40, 33, 5), 32, 4, 2, "adam", dropout=0.3),
     Case((20, 70, 33, 5), 16, 2, 2, apart="near"),
     Case((70, 140, 130, 5), 16, 2, 2, "plain sgd", apart="streamed"),
+    Case((20, 40, 33, 5), 32, 2, 2, dropout=0.3, validated=70),
+    Case((70, 140, 130, 5), 16, 2, 2, "plain sgd", apart="streamed", validated=17),
 ]
 
 IN_GROUPS = [

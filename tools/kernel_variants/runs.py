@@ -174,15 +174,25 @@ def of_one_launch_layers() -> Compiled:
 
 
 def of_one_launch_card() -> Compiled:
-    base = network_of(64, 96, 300, 10)
+    base, widest = network_of(64, 96, 300, 10), network_of(784, 2048, 2048, 2048, 10)
+    # Those that stop by themselves, too: in clusters, with dropout, apart, and streamed.
+    stopping = [
+        base,
+        replace(base, drops=(True, False)),
+        widest,
+        network_of(784, 4096, 4096, 4096, 10),
+    ]
     networks = [
+        *stopping,
         *several_layers(base),
         network_of(64, 300, 128, batch=100, smoothed=True),
         network_of(784, 1024, 1024, 1024, 10),
-        *with_each_dtype(network_of(784, 2048, 2048, 2048, 10)),
-        network_of(784, 4096, 4096, 4096, 10),
+        replace(widest, dtype="bfloat16"),
+        replace(widest, drops=(True, True, True)),
     ]
-    return compiled(launched(one_launch_card.choose_card, networks))
+    launches = launched(one_launch_card.choose_card, networks)
+    validating = [own.that_validates() for own in launches[: len(stopping)]]
+    return compiled([*launches, *validating, *(replace(own, stops=True) for own in validating)])
 
 
 def of_one_launch_small_sm90() -> Compiled:

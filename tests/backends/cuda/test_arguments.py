@@ -42,7 +42,7 @@ class Probe(Arguments):
 
 
 EXPECTED = {
-    "CardArguments": {"StepSettings"},
+    "CardArguments": {"Dropout", "StepSettings", "StoppingMemory"},
     "LayersArguments": {"StepSettings", "Dropout", "LayerScales", "Progress", "StoppingMemory"},
     "ManyArguments": {"Network", "NetworkDropout"},
     "ManyClustersArguments": {"Network", "NetworkDropout"},

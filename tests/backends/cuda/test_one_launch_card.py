@@ -141,7 +141,6 @@ def test_weights_are_streamed_where_they_keep_the_card_busy() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"drops": (True,)}, "no dropout"),
         ({"weighted": True}, "rows and classes that weigh the same"),
         ({"class_weights": True}, "rows and classes that weigh the same"),
         ({"clips": True}, "no clipping"),

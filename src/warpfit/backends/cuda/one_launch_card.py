@@ -17,10 +17,11 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_config import CardConfig
 from warpfit.backends.cuda.resident_launch import (
+    STOPPING_STATE_BYTES,
     LaunchedRun,
     LaunchedSteps,
     ResidentLaunch,
-    arguments_of,
+    passes_arguments_of,
     too_large,
 )
 from warpfit.backends.cuda.trained_network import (
@@ -108,6 +109,10 @@ class CardLaunch(ResidentLaunch):
         through memory.
     is_streamed : bool
         Whether the weights of hidden layers lie in device memory, and come in pieces.
+    validates : bool
+        Whether it goes over validation data after each epoch that is reported.
+    stops : bool
+        Whether the kernel itself decides when the run is over.
     """
 
     network: TrainedNetwork
@@ -118,6 +123,8 @@ class CardLaunch(ResidentLaunch):
     warps: int = WARPS
     is_apart: bool = False
     is_streamed: bool = False
+    validates: bool = False
+    stops: bool = False
 
     kernel = "one_launch_card"
 
@@ -209,6 +216,7 @@ class CardLaunch(ResidentLaunch):
             "outputs and losses": rows * (2 * (outputs + 8) + 4 * outputs + 8),
             "targets": 2 * 4 * rows * self.network.target_words,
             "barriers": 5 * 8,
+            "early stopping": (8 + STOPPING_STATE_BYTES) * self.stops,  # behind a whole 16 bytes
         }
 
     @property
@@ -289,6 +297,7 @@ class CardLaunch(ResidentLaunch):
         return CardConfig(
             **self.network.settings,
             **self.network.layer_settings,
+            dropouts=self.network.dropouts,
             far_layers=self.far,
             held_layers=self.held,
             streamed=self.is_streamed,
@@ -298,14 +307,23 @@ class CardLaunch(ResidentLaunch):
             warps=self.warps,
             shared_bytes=self.shared_bytes,
             exchange_bytes=self.exchanged_bytes,
+            validates=self.validates,
+            stops=self.stops,
         )
 
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> CardArguments:
         return CardArguments(
-            **arguments_of(run, steps),
+            **passes_arguments_of(run, steps),
             words=run.zeros(self.exchanged_bytes),
             far=run.empty(self.far_bytes),
         )
+
+    def that_validates(self) -> CardLaunch:
+        return replace(self, validates=True)
+
+    def that_stops(self, max_shared_bytes: int) -> CardLaunch | None:
+        shape = replace(self, stops=True)
+        return None if shape.shared_bytes > max_shared_bytes else shape
 
     def __str__(self) -> str:
         far, held = sum(self.far), sum(self.held)
@@ -328,7 +346,6 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
     lacking = {
         "a hidden layer": len(network.widths) < 3,
         "products in half precision": network.terms > 1,
-        "no dropout": any(network.drops),
         "rows and classes that weigh the same": network.weighted or network.class_weights,
         "no clipping": network.clips,
         "no penalty": network.penalized,
@@ -348,7 +365,7 @@ def excess_of_settings(network: TrainedNetwork, *limits: Any) -> float:
     the way of a network; infinity otherwise.
     """
     off: dict[str, Any] = dict.fromkeys(("weighted", "class_weights", "clips", "penalized"), False)
-    off["drops"], batch = (False,) * len(network.drops), min(network.batch, MOST_ROWS)
+    batch = min(network.batch, MOST_ROWS)
     plain = choose_card(replace(network, terms=1, batch=batch, **off), *limits)
     return inf if isinstance(plain, Obstacle) else max(1.0, network.batch / MOST_ROWS)
 

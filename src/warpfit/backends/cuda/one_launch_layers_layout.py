@@ -16,10 +16,11 @@ from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_config import LayersConfig
 from warpfit.backends.cuda.resident_launch import (
+    STOPPING_STATE_BYTES,
     LaunchedRun,
     LaunchedSteps,
     ResidentLaunch,
-    arguments_of,
+    passes_arguments_of,
 )
 from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
 
@@ -29,8 +30,6 @@ WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights and their optimizer state.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
-# ``StoppingState`` of the kernel, and ``WatchedPart``.
-STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 
@@ -132,13 +131,6 @@ class LayersLaunch(ResidentLaunch):
     def recorders(self) -> int:
         """Rows of the record of a step, which are added up."""
         return self.replicas * (self.cluster if self.network.penalized else 1)
-
-    @property
-    def watched_bytes(self) -> int:
-        """Bytes of device memory in which recorders leave each other what is watched of an
-        epoch.
-        """
-        return WATCHED_PART_BYTES * self.recorders
 
     @cached_property
     def layers(self) -> list[Layer]:
@@ -414,34 +406,20 @@ class LayersLaunch(ResidentLaunch):
         )
 
     def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> LayersArguments:
-        validation_batches, validation_targets = run.validation
         progress, answers, talk_every = steps.talk
-        key0, key1 = run.dropout_key
         return LayersArguments(
-            **arguments_of(run, steps),
+            **passes_arguments_of(run, steps),
             largest_norm=run.clip_norm,
             penalty=run.l2,
-            dropouts=run.dropouts,
             scales=run.scales,
             class_weights=run.class_weights,
-            first_step=steps.first_step,
-            key0=key0,
-            key1=key1,
             far_slots=run.empty(self.far_bytes),
             exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
             card=run.card,
             card_sums=run.card_sums,
-            validation_batches=validation_batches,
-            validation_targets=validation_targets,
-            num_validated=run.num_validated,
-            first_epoch=steps.first_epoch,
-            report_every=run.report_every,
-            last_epoch=run.last_epoch,
             progress=progress,
             answers=answers,
             talk_every=talk_every,
-            stopping=run.stopping,
-            best_places=run.best_places,
         )
 
     def that_validates(self) -> LayersLaunch:

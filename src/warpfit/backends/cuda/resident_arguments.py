@@ -55,36 +55,42 @@ class SmallArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersArguments(SmallArguments):
-    """Of ``one_launch_layers``."""
+class PassesArguments(SmallArguments):
+    """Of kernels that know dropout, validate and stop, too."""
 
-    largest_norm: Float
-    penalty: Float
     dropouts: Annotated[Place, "const Dropout*"]
-    scales: Annotated[Place, "const LayerScales*"]
-    class_weights: ConstFloats
     first_step: Int
     key0: Unsigned
     key1: Unsigned
-    far_slots: Annotated[Place, "float4*"]
-    exchanges: Annotated[Place, "LayersExchange*"]
-    card: Int
-    card_sums: Annotated[Place, "CardSums* const*"]
     validation_batches: Batches
     validation_targets: ConstFloats
     num_validated: Int
     first_epoch: Int
     report_every: Int
     last_epoch: Int
-    progress: Annotated[Place, "Progress*"]
-    answers: Annotated[Place, "unsigned*"]
-    talk_every: Int
     stopping: Annotated[Place, "StoppingMemory*"]
     best_places: Annotated[Place, "float* const*"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardArguments(SmallArguments):
+class LayersArguments(PassesArguments):
+    """Of ``one_launch_layers``."""
+
+    largest_norm: Float
+    penalty: Float
+    scales: Annotated[Place, "const LayerScales*"]
+    class_weights: ConstFloats
+    far_slots: Annotated[Place, "float4*"]
+    exchanges: Annotated[Place, "LayersExchange*"]
+    card: Int
+    card_sums: Annotated[Place, "CardSums* const*"]
+    progress: Annotated[Place, "Progress*"]
+    answers: Annotated[Place, "unsigned*"]
+    talk_every: Int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardArguments(PassesArguments):
     """Of ``one_launch_card``."""
 
     words: Annotated[Place, "unsigned*"]

@@ -17,6 +17,7 @@ from warpfit.backends.cuda.config import (
     Rule,
     TypeName,
 )
+from warpfit.backends.cuda.table_config import TableConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +232,8 @@ class CardConfig(ResidentConfig, OfLayers):
 
     Attributes
     ----------
+    dropouts : tuple of bool
+        Whether dropout follows each layer.
     far_layers : tuple of bool
         Whether what weights of a layer have beside their rounded ones lies in memory, not in shared
         memory.
@@ -243,8 +246,11 @@ class CardConfig(ResidentConfig, OfLayers):
     ranks, clusters, warps : int
         Blocks of a cluster, clusters of all blocks, and warps of a block.
     shared_bytes, exchange_bytes : int
+    validates, stops : bool
+        Whether it goes over validation data, and decides when the run is over.
     """
 
+    dropouts: Flags
     far_layers: Flags
     held_layers: Flags
     streamed: Flag
@@ -254,6 +260,8 @@ class CardConfig(ResidentConfig, OfLayers):
     warps: Number
     shared_bytes: Number
     exchange_bytes: Number
+    validates: Flag
+    stops: Flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,68 +429,6 @@ class NarrowStepConfig(LossConfig, NarrowConfig):
     source: TypeName
     weighted: Flag = False
     class_weights: Flag = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableConfig(Config):
-    """Of ``table_networks``.
-
-    Attributes
-    ----------
-    dtype : str
-        Of products: ``'float16'`` or ``'bfloat16'``.
-    networks : int
-        That are trained together.
-    numbers, indicators, codes, num_codes : int
-        Columns of each kind, and the codes of all columns.
-    code_starts : tuple of int
-        The first code of each column among them.
-    hidden, hidden_layers, outputs : int
-        Units of each hidden layer, how many of these, and units of the last.
-    first_root, root : float
-        What products of the first layer, and of the others, are multiplied by.
-    activation : str
-    slope : float
-        Its.
-    has_labels : bool
-        Whether targets are classes, or numbers.
-    smoothing : float
-        Of labels.
-    batch : int
-        Rows of a step.
-    row_tiles : int
-        Of 8 rows, that a block takes at once: 1 or 2.
-    gradient_scale, gradient_unscale : float
-        What gradients of a row's loss are multiplied by, and sums of them over a batch.
-    beta1, beta2 : float
-        Adam's.
-    memory_bytes, shared_bytes : int
-    """
-
-    dtype: TypeName
-    networks: Number
-    numbers: Number
-    indicators: Number
-    codes: Number
-    num_codes: Number
-    code_starts: Ints
-    hidden: Number
-    hidden_layers: Number
-    outputs: Number
-    first_root: Real
-    root: Real
-    activation: ActivationName
-    slope: Real
-    has_labels: Flag
-    smoothing: Real
-    batch: Number
-    row_tiles: Number
-    gradient_scale: Real
-    gradient_unscale: Real
-    beta1: Real
-    beta2: Real
-    memory_bytes: Number
-    shared_bytes: Number
 
 
 CONFIGS: dict[str, type[Config]] = {

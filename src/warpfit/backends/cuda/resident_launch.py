@@ -21,6 +21,8 @@ from warpfit.errors import Obstacle
 
 # Of the record of a step: a loss, what it weighs, and the rows that were right.
 RECORD_BYTES = 24
+# ``StoppingState`` of kernels that stop, and ``WatchedPart``.
+STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 
 
 class LaunchedRun(Protocol):
@@ -173,7 +175,7 @@ class ResidentLaunch(ABC):
         """Bytes of device memory in which recorders leave each other what is watched of an
         epoch.
         """
-        return 0
+        return WATCHED_PART_BYTES * self.recorders
 
     @property
     @abstractmethod
@@ -314,6 +316,27 @@ def arguments_of(run: LaunchedRun, steps: LaunchedSteps) -> dict[str, Any]:
         "scale": run.loss_scale,
         "rule": run.rule,
         "loss": run.loss,
+    }
+
+
+def passes_arguments_of(run: LaunchedRun, steps: LaunchedSteps) -> dict[str, Any]:
+    """Return those of `PassesArguments`."""
+    key0, key1 = run.dropout_key
+    validation_batches, validation_targets = run.validation
+    return {
+        **arguments_of(run, steps),
+        "dropouts": run.dropouts,
+        "first_step": steps.first_step,
+        "key0": key0,
+        "key1": key1,
+        "validation_batches": validation_batches,
+        "validation_targets": validation_targets,
+        "num_validated": run.num_validated,
+        "first_epoch": steps.first_epoch,
+        "report_every": run.report_every,
+        "last_epoch": run.last_epoch,
+        "stopping": run.stopping,
+        "best_places": run.best_places,
     }
 
 

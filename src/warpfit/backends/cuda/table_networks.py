@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.resident_config import TableConfig
+from warpfit.backends.cuda.table_config import TableConfig
 from warpfit.errors import Obstacle
 
 # As in kernels/tabular/table_shapes.cuh.

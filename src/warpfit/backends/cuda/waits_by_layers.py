@@ -118,16 +118,15 @@ class _LayersBlock(Block):
         return (least + (rank < more)) * self.rows * row_bytes
 
 
-def protocol_on_card(config: CardConfig, steps: int) -> Protocol:
-    """Return what all blocks do in some steps."""
+def protocol_on_card(config: CardConfig, passes: list[bool]) -> Protocol:
+    """Return what all blocks do in passes, of which some train."""
     protocol, is_apart = Protocol(), config.cluster < config.ranks
     for block in range(config.clusters * config.ranks):
         if not is_apart:
             for name, number in (("parts_full", 2), ("gradients_full", 2), ("last_full", 1)):
                 protocol.add(block, name, number, 1)
         own = _CardBlock(config, *divmod(block, config.ranks))
-        events = (event for step in range(steps) for event in own.take_step(step))
-        protocol.play(block, "each warp", events)
+        protocol.play(block, "each warp", own.run(passes))
     for layer in range(config.layers - 1):
         for name in ("units", "parts", "sent gradients"):
             protocol.add(MEMORY, f"{name} of layer {layer}", 2 * config.clusters, config.ranks)
@@ -138,7 +137,7 @@ def protocol_on_card(config: CardConfig, steps: int) -> Protocol:
 
 class _CardBlock(Block):
     """Sizes are named as in `card_shapes.cuh`; places in memory are those of a cluster's units, or
-    of a rank's inputs, for even steps and odd ones.
+    of a rank's inputs, for even passes or steps, and odd ones.
     """
 
     def __init__(self, config: CardConfig, number: int, rank: int) -> None:
@@ -159,24 +158,38 @@ class _CardBlock(Block):
         """Return how many numbers of units a rank finds."""
         return _padded(self.config.batch) // self.cluster * self.units(layer)
 
-    def take_step(self, step: int) -> Iterator[Event]:
-        clusters = range(self.config.clusters)
+    def run(self, passes: list[bool]) -> Iterator[Event]:
+        for idx, trains in enumerate(passes):
+            step = sum(passes[:idx])
+            yield from self.go_forward(idx, step, trains)
+            if trains:
+                yield from self.go_back(step)
+
+    def go_forward(self, idx: int, step: int, trains: bool) -> Iterator[Event]:
+        """Find the outputs in a pass; in a step, with units that only it takes."""
         for layer in range(self.hidden):
-            yield from self.find_units(layer, step)
+            yield from self.find_units(layer, idx)
             if layer + 1 < self.hidden:
                 sources = self.overlaps(layer, self.rank, self.inputs(layer + 1), self.units(layer))
-                yield from self.share(f"units of layer {layer}", self.number, sources, step)
-        last, own = f"units of layer {self.hidden - 1}", self.own_cluster
-        sent = 2 * HALF_BYTES * self.piece(self.hidden - 1)  # units and derivatives
-        if self.is_apart:
+                yield from self.share(f"units of layer {layer}", self.number, sources, idx)
+        last = f"units of layer {self.hidden - 1}"
+        if trains and self.is_apart:
             yield from self.leave(last, self.number, step)
-        else:
-            yield from self.send("last_full", 0, sent)
-        yield from self.leave("outputs", self.number, step)
-        if self.is_apart:
-            yield from self.find(last, own, step)
-        yield from self.find("outputs", clusters, step)
+        elif trains:
+            yield from self.send("last_full", 0, self.last_sent)
+        yield from self.leave("outputs", self.number, idx)
+        if trains and self.is_apart:
+            yield from self.find(last, self.own_cluster, step)
+        yield from self.find("outputs", range(self.config.clusters), idx)
+
+    @property
+    def last_sent(self) -> int:
+        """Bytes of units of the last hidden layer, and their derivatives, that a rank sends."""
+        return 2 * HALF_BYTES * self.piece(self.hidden - 1)
+
+    def go_back(self, step: int) -> Iterator[Event]:
         if not self.is_apart:
+            sent = self.last_sent
             yield from self.await_bytes("last_full", 0, step, (self.cluster - 1) * sent)
         for layer in reversed(range(self.hidden - 1)):
             ranks = self.overlaps(layer, self.number, self.units(layer), self.inputs(layer + 1))
@@ -187,14 +200,14 @@ class _CardBlock(Block):
     def own_cluster(self) -> range:
         return range(self.number, self.number + 1)
 
-    def find_units(self, layer: int, step: int) -> Iterator[Event]:
+    def find_units(self, layer: int, idx: int) -> Iterator[Event]:
         if self.is_apart:
-            yield from self.share(f"parts of layer {layer}", self.number, self.own_cluster, step)
+            yield from self.share(f"parts of layer {layer}", self.number, self.own_cluster, idx)
             return
         part = FLOAT_BYTES * self.piece(layer)
         for rank in range(self.cluster):
             yield Arrive(self.at("parts_full", layer % 2, rank), 0, -part)
-        phase = step * _phases(layer, self.hidden) + layer // 2
+        phase = idx * _phases(layer, self.hidden) + layer // 2
         yield from self.await_bytes("parts_full", layer % 2, phase, self.cluster * part)
 
     def send_gradients(self, layer: int, step: int) -> Iterator[Event]:

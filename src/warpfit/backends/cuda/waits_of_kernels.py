@@ -23,7 +23,9 @@ from warpfit.errors import CompileError
 RUNS = (Trained(2, 2, 1), Trained(2, 1))
 PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
     "one_launch": lambda config: specialized_protocol(config, 3, 2, min(2, config.replicas)),
-    "one_launch_card": lambda config: protocol_on_card(config, 4),
+    "one_launch_card": lambda config: protocol_on_card(
+        config, [True, *[False] * 3 * config.validates] * 4
+    ),
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
     "one_launch_small_sm90": lambda config: protocol_in_groups(config, 4),
     "many_networks_sm90": lambda config: protocol_of_clusters(config, [RUNS]),

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import NamedTuple
 
-from warpfit.backends.cuda.resident_config import ManyClustersConfig, ManySmallConfig, TableConfig
+from warpfit.backends.cuda.resident_config import ManyClustersConfig, ManySmallConfig
+from warpfit.backends.cuda.table_config import TableConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
 ROWS, WARP, WARPS, HELPERS, STAGES = 64, 32, 8, 4, 2

@@ -4,9 +4,9 @@
 // Within a cluster they send them to each other's shared memory, where a barrier counts the bytes.
 // What one sends of a layer shows that it has all that was sent of the layer before, and so that it
 // reads nothing of what came before that: hence two places, for layers in turns. Between clusters
-// numbers go through memory, marked (marked_numbers.cuh). Nobody leaves a number of a step before
-// it has parts of the outputs of the step before of all clusters, and these have read all that came
-// two steps before: hence two places for steps in turns.
+// numbers go through memory, marked (marked_numbers.cuh). Nobody leaves a number of a pass before
+// it has parts of the outputs of the pass before of all clusters, and these have read all that came
+// two passes before: hence two places for passes in turns, or for steps, of what only these leave.
 #pragma once
 
 #include "resident/products/card_products.cuh"
@@ -130,7 +130,7 @@ __device__ inline float sum_of(const unsigned* words, int stride, int turn, bool
 // What layer L multiplies, and gradients of its units.
 template <int L>
 __device__ inline auto& inputs_of(CardShared& shared, const Now& now) {
-    return part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES];
+    return part_of<L>(shared).inputs[now.pass.index() % LayerPart<L>::BATCHES];
 }
 
 template <int L>

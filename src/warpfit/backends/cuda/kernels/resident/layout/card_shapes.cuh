@@ -10,16 +10,21 @@
 // numbers through memory. Of these as many are resident as there are multiprocessors.
 #pragma once
 
+#include "base/choice.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
+#include "ops/dropout/dropout.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/exchange/marked_numbers.cuh"
 #include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
-#include "resident/record/steps.cuh"
 #include "resident/update/parameters.cuh"
 #include "resident/update/split_weights.cuh"
+
+constexpr int RECORDERS = 1;
+
+#include "resident/record/early_stopping.cuh"
 
 using T = DTYPE;
 
@@ -193,7 +198,7 @@ struct Received<true> {
     __device__ RowsOfUnits& derivatives() { return of_units; }
 };
 
-struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART>, Pieces<STREAMED> {
+struct CardBlock : Received<APART>, Pieces<STREAMED> {
     Stack<LayerPart> parts_of_layers;
     Stack<LayerNumbers> numbers_of_layers;
     Matrix<ROWS, OUT_WIDTH, false> output_gradients;
@@ -202,6 +207,7 @@ struct alignas(APART ? ATOM_BYTES : 16) CardShared : Received<APART>, Pieces<STR
     float targets[2][ROWS][TARGET_WORDS];
     Barrier parts_full[2], gradients_full[2], last_full;
 };
+struct alignas(APART ? ATOM_BYTES : 16) CardShared : CardBlock, part_if<STOPS, StoppingState> {};
 static_assert(sizeof(CardShared) == SHARED_BYTES, "the launcher asks for as much");
 
 template <int L>
@@ -252,28 +258,39 @@ __device__ constexpr int far_quads_before() {
 
 // What does not change in a run.
 struct CardRun {
-    const T* batches;
-    const float* targets;
+    const T *batches, *validation_batches;
+    const float *targets, *validation_targets;
     double* record;
     float scale, unscale;
     LossSettings loss;
     RuleSettings rule;
-    unsigned* words;  // (2, EXCHANGED_WORDS): of even steps and odd ones
+    unsigned* words;  // (2, EXCHANGED_WORDS): used in turns
     float4* far;      // of this block
+    const Dropout* dropouts;
+    uint32 first_step, key[2];
 };
 
-// Where a block stands.
+// Which use of places in memory it is: even ones and odd ones have places of their own.
+struct Use {
+    int number;
+
+    // How often these have been used before.
+    __device__ int turn() const { return number / 2; }
+    __device__ int slot() const { return number % 2; }
+};
+
+// Where a block stands. Forward, places are used in each pass, and back, in each step.
 struct Now {
+    const Passes& pass;
     int step, count;  // of rows
     StepSettings settings;
 
-    // How often the places of the step's parity have been used before.
-    __device__ int turn() const { return step / 2; }
-    __device__ int slot() const { return step % 2; }
+    __device__ Use forward() const { return {pass.index()}; }
+    __device__ Use back() const { return {step}; }
 };
 
-__device__ inline unsigned* words_of(const CardRun& run, const Now& now) {
-    return run.words + now.slot() * EXCHANGED_WORDS;
+__device__ inline unsigned* words_of(const CardRun& run, const Use& use) {
+    return run.words + use.slot() * EXCHANGED_WORDS;
 }
 
 template <int L>

@@ -10,6 +10,11 @@
 #include "resident/layout/replica.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/products/held_weights.cuh"
+
+// Blocks that have a row of the record of each pass: with penalties all, as each knows its own
+// weights' part.
+constexpr int RECORDERS = REPLICAS * (PENALIZED ? CLUSTER : 1);
+
 #include "resident/record/early_stopping.cuh"
 #include "resident/record/progress.cuh"
 #include "resident/update/parameters.cuh"

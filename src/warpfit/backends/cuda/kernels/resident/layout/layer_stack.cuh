@@ -38,3 +38,21 @@ struct Arrays {
         return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
     }
 };
+
+// Where the parameters of the best epoch are kept.
+struct BestArrays {
+    static constexpr int NUM_SLOTS = 0;
+    float* const* of_layers;
+
+    // Found from it only where it is needed: else places would lie in registers in all passes.
+    __device__ static int index(int quad) { return unforeseen(quad); }
+
+    template <int L>
+    __device__ float* weights(int) const {
+        return of_layers[2 * L];
+    }
+    template <int L>
+    __device__ float* biases(int) const {
+        return of_layers[2 * L + 1];
+    }
+};

@@ -1,14 +1,10 @@
-// With STOPS one_launch_layers.cu itself decides after each reported epoch whether the run is over.
-// Each block has the state in shared memory and finds the same; recorders leave their sums in
-// memory, marked with the epoch.
+// With STOPS one_launch_layers.cu and one_launch_card.cu decide after each reported epoch whether
+// the run is over. Each block has the state in shared memory and finds the same; of several
+// RECORDERS each leaves its sums in memory, marked with the epoch.
 #pragma once
 
 #include "resident/record/stopping.cuh"
 #include "resident/record/validation.cuh"
-
-// Blocks that have a row of the record of each pass: with penalties all, as each knows its own
-// weights' part.
-constexpr int RECORDERS = REPLICAS * (PENALIZED ? CLUSTER : 1);
 
 // Sums of a recorder's rows of the record, added one after the other, as engines/reports.py adds
 // them.

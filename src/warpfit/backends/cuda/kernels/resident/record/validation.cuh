@@ -1,6 +1,6 @@
-// What a block of one_launch_layers.cu goes over: the batches of each epoch, and with VALIDATES,
-// after each epoch that is reported, those of the validation data, only forward. Without VALIDATES
-// a pass is a step.
+// What a block of one_launch_layers.cu and one_launch_card.cu goes over: the batches of each epoch,
+// and with VALIDATES, after each epoch that is reported, those of the validation data, only
+// forward. Without VALIDATES a pass is a step.
 // Values only: each block counts for itself, and all count alike.
 #pragma once
 

@@ -152,13 +152,10 @@ __device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun&
                                     const Piece& piece) {
     const Dropout& dropout = shared.dropouts[L];
     const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row(run.card) + piece.row();
-    const Words words =
-        philox({{run.first_step + step, dropout.layer, row, unit / 4}}, run.key[0], run.key[1]);
+    const Words words = dropout.words(run.first_step + step, row, unit / 4, run.key);
     const bool is_upper = unit % 4 >= 2;
-    const uint32 low = is_upper ? words.word[2] : words.word[0],
-                 high = is_upper ? words.word[3] : words.word[1];
-    return {low < dropout.dropped_below ? 0 : dropout.scale,
-            high < dropout.dropped_below ? 0 : dropout.scale};
+    return {dropout.factor(is_upper ? words.word[2] : words.word[0]),
+            dropout.factor(is_upper ? words.word[3] : words.word[1])};
 }
 
 // From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the

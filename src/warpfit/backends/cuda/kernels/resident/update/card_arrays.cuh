@@ -6,12 +6,12 @@
 
 // f(number, its place in memory) for each number that a block has of layer L's biases, and of their
 // optimizer state.
-template <int L, class F>
-__device__ inline void each_bias(CardShared& shared, const Arrays& arrays, F f) {
+template <int L, class Of, class F>
+__device__ inline void each_bias(CardShared& shared, const Of& arrays, F f) {
     using Own = WeightTile<L>;
     for (int unit = this_thread(); unit < Own::UNITS; unit += THREADS) {
         if (Own::first_unit() + unit >= WIDTHS[L + 1]) break;
-        for (int slot = -1; slot < SLOTS; ++slot)
+        for (int slot = -1; slot < Of::NUM_SLOTS; ++slot)
             f(biases_of<L>(shared)[1 + slot][unit],
               arrays.template biases<L>(slot) + Own::first_unit() + unit);
     }
@@ -74,15 +74,15 @@ __device__ inline void read_layer(CardShared& shared, const CardRun& run, Held& 
 }
 
 // Of what several blocks have alike only one writes.
-template <int L>
+template <int L, class Of>
 __device__ inline void write_layer(CardShared& shared, const CardRun& run, Held& held,
-                                   const Arrays& arrays) {
+                                   const Of& arrays) {
     constexpr bool IS_LAST = WeightTile<L>::IS_LAST;
     if (rank_here() == 0 && (!IS_LAST || own_cluster() == 0))
         each_bias<L>(shared, arrays, [](float number, float* place) { *place = number; });
     if (IS_LAST && rank_here() > 0) return;
     each_fragment<L>(shared, run, held, [&](const LaneWeights& own, auto place) {
-        for (int slot = -1; slot < SLOTS; ++slot) {
+        for (int slot = -1; slot < Of::NUM_SLOTS; ++slot) {
             float4 quad = slot < 0 ? own.written() : own.slot(slot);
             for (int part = 0; part < 4; ++part)
                 if (place.at(part) >= 0)

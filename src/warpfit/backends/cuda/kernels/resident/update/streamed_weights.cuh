@@ -128,7 +128,7 @@ __device__ inline void meet_for_piece() {
 }
 
 // f(quad, unit, first row) for each quad that falls to this warpgroup of layer L's units.
-template <int L, class Inputs, class F>
+template <int L, bool TRAINS, class Inputs, class F>
 __device__ inline void stream_forward(Inputs& inputs, const CardRun& run, Ring& ring, F f) {
     constexpr int IN_A_ROW = Stages<L>::IN_A_ROW;
     const Pass pass = forward_pass<L>(run);
@@ -156,8 +156,10 @@ __device__ inline void stream_forward(Inputs& inputs, const CardRun& run, Ring& 
     }
     if constexpr (L + 1 < HIDDEN_LAYERS) {
         ring.begin(forward_pass<L + 1>(run), AHEAD_FORWARD);
-    } else {
+    } else if constexpr (TRAINS) {
         ring.begin(backward_pass<L>(run), AHEAD_BACK);
+    } else {
+        ring.begin(forward_pass<0>(run), AHEAD_FORWARD);
     }
 #pragma unroll
     for (int i = 0; i < IN_A_ROW; ++i)
