@@ -14,11 +14,12 @@ once, with one matrix product for all. Where ours is fitted four times to each s
 counts, and a third fewer splits will do.
 
     python benchmarks/tables.py [--tables magic,...] [--programs "warpfit realmlp,lightgbm"]
-        [--seeds 10] [--seconds 20] [--epochs 256] [--minutes 8] [--scores-only]
+        [--seeds 10] [--seconds 20] [--epochs 256] [--minutes 8] [--scores-only [--replayed]]
 
 Writes results/tables.json after each table of a program, and called again goes on with what is
-missing. With `--scores-only` several may run at once, for no times are kept. Where the data come
-from, and their licences, says table_data.py.
+missing. With `--scores-only` several may run at once, for no times are kept; pytabkit's steps may
+then be replayed as CUDA graphs, which takes a fraction of the time. Where the data come from, and
+their licences, says table_data.py.
 """
 
 from __future__ import annotations
@@ -173,8 +174,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="of networks, fewer for a trial")
     parser.add_argument("--minutes", type=float, default=60, help="after which all ends")
     parser.add_argument("--scores-only", action="store_true", help="keep no times")
+    parser.add_argument("--replayed", action="store_true", help="pytabkit's steps as CUDA graphs")
     parser.add_argument("--worker", nargs=2, metavar=("PROGRAM", "TABLES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.replayed and not arguments.scores_only:
+        parser.error("--replayed is for --scores-only")
     if arguments.worker:
         work(*arguments.worker, arguments)
         return
@@ -206,6 +210,10 @@ def earlier(epochs: int | None) -> dict[str, Any]:
 def work(program: str, tables: str, options: argparse.Namespace) -> None:
     """Fit a program to some tables, and print a line of results for each."""
     warnings.simplefilter("ignore")
+    if options.replayed and program.startswith("pytabkit"):
+        from peers.pytabkit_graphs import replay_steps
+
+        replay_steps()
     for table in tables.split(","):
         found = measured(program, table, options.seeds, options.seconds, options.epochs)
         line = {"table": table, "found": summary(found, options.scores_only)}
@@ -220,7 +228,7 @@ def run(program: str, tables: Sequence[str], options: argparse.Namespace, second
     for name in ("seeds", "seconds", "epochs"):
         if (value := getattr(options, name)) is not None:
             command += [f"--{name}", str(value)]
-    command += ["--scores-only"] * options.scores_only
+    command += ["--scores-only"] * options.scores_only + ["--replayed"] * options.replayed
     for line in lines_of(command, seconds):
         if line.startswith(FOUND):
             each = json.loads(line.removeprefix(FOUND))

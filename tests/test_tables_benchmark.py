@@ -18,6 +18,7 @@ import table_data
 import table_pages
 import tables
 from peers.tabular import PROGRAMS, Program, missing
+from warpfit.errors import ConfigError
 
 NUM_ROWS = 569
 
@@ -197,6 +198,12 @@ def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
     found = json.loads((tmp_path / "tables.json").read_text())["tables"]["diabetes"]
     assert "wall_s" in found["warpfit realmlp cpu"]
     assert list(found[settings[3]]) == ["scores", "commit", "date"]
+
+
+def test_replayed_steps_have_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--replayed"])
+    with pytest.raises(ConfigError, match="--replayed is for --scores-only"):
+        tables.main()
 
 
 def test_a_program_that_fails_is_named_and_the_others_go_on(
