@@ -232,8 +232,8 @@ def _check_labels(y: Any) -> None:
         raise DataError(f"expected classes of one kind, got {brief(other)} besides {brief(text)}")
     if own.dtype == object and not (is_list or any(texts)):
         raise DataError(
-            f"expected classes as text or as an array of numbers, got {brief(own.ravel()[0])} in "
-            "an array of objects; y.astype(int) is one of numbers"
+            "Unknown label type: expected classes as text or as an array of numbers, got "
+            f"{brief(own.ravel()[0])} in an array of objects; y.astype(int) is one of numbers"
         )
 
 
