@@ -21,7 +21,7 @@ PASSES = ("forward", "input", "weight")
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution with square images and kernels."""
+    """A convolution with square images and kernels, perhaps in groups."""
 
     size: int
     channels: int
@@ -30,13 +30,18 @@ class Shape:
     stride: int = 1
     padding: int = 1
     batch: int = BATCH
+    groups: int = 1
 
     @property
     def name(self) -> str:
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        groups = ", depthwise" if self.groups == self.channels > 1 else groups
         stride = "" if self.stride == 1 else f", stride {self.stride}"
         padding = "" if not self.padding else ", padded"
-        image = f"{self.size} × {self.size} × {self.channels}"
-        return f"{image}, {self.kernel} × {self.kernel} to {self.outputs}{stride}{padding}"
+        batch = "" if self.batch == BATCH else f"{self.batch} of "
+        image = f"{batch}{self.size} × {self.size} × {self.channels}"
+        taps = f"{self.kernel} × {self.kernel}"
+        return f"{image}, {taps} to {self.outputs}{groups}{stride}{padding}"
 
     @property
     def x(self) -> tuple[int, int, int, int]:
@@ -44,7 +49,7 @@ class Shape:
 
     @property
     def w(self) -> tuple[int, int, int, int]:
-        return self.kernel, self.kernel, self.channels, self.outputs
+        return self.kernel, self.kernel, self.channels // self.groups, self.outputs
 
     @property
     def y(self) -> tuple[int, int, int, int]:
@@ -61,8 +66,9 @@ class Shape:
         return 2 * (prod(self.x) + prod(self.w) + prod(self.y))
 
     @property
-    def settings(self) -> dict[str, tuple[int, int]]:
-        return {"stride": (self.stride,) * 2, "padding": (self.padding,) * 2}
+    def settings(self) -> dict[str, Any]:
+        pairs = {"stride": (self.stride,) * 2, "padding": (self.padding,) * 2}
+        return {**pairs, "groups": self.groups}
 
 
 SHAPES = (
@@ -74,6 +80,14 @@ SHAPES = (
     Shape(4, 512, 512),
     Shape(32, 64, 128, stride=2),
     Shape(32, 64, 128, kernel=1, stride=2, padding=0),
+    # Depthwise ones of MobileNet's kind, and groups of ResNeXt's.
+    Shape(32, 128, 128, batch=64, groups=128),
+    Shape(14, 512, 512, batch=64, groups=512),
+    Shape(56, 64, 64, stride=2, batch=64, groups=64),
+    Shape(28, 192, 192, kernel=5, padding=2, batch=64, groups=192),
+    Shape(28, 128, 128, batch=64, groups=32),
+    Shape(14, 256, 256, batch=64, groups=32),
+    Shape(7, 1024, 1024, batch=64, groups=32),
 )
 
 
@@ -102,7 +116,7 @@ def rows(shapes: tuple[Shape, ...] = SHAPES, report: Callable[[str], None] = pri
                 "cudnn": {"us": cudnn_us, "tflops": rates[1]},
             }
             report(
-                f"{shape.name:40} {name:8} {us:7.1f} µs {rates[0]:4.0f} TFLOP/s, cuDNN "
+                f"{shape.name:52} {name:8} {us:7.1f} µs {rates[0]:4.0f} TFLOP/s, cuDNN "
                 f"{cudnn_us:7.1f} µs {rates[1]:4.0f}: {cudnn_us / us:.2f}"
             )
         found.append(row)
@@ -137,13 +151,14 @@ def _theirs(shape: Shape) -> dict[str, Callable[[], Any]]:
 
     kh, kw, channels, outputs = shape.w
     x, w, dz = images(shape.x), images((outputs, kh, kw, channels)), images(shape.y)
-    pairs = (shape.settings["stride"], shape.settings["padding"], (1, 1))
+    pairs, groups = (shape.settings["stride"], shape.settings["padding"], (1, 1)), shape.groups
 
     def backward(mask: list[bool]) -> Any:
-        return torch.ops.aten.convolution_backward(dz, x, w, None, *pairs, False, (0, 0), 1, mask)
+        rest = (*pairs, False, (0, 0), groups, mask)
+        return torch.ops.aten.convolution_backward(dz, x, w, None, *rest)
 
     return {
-        "forward": lambda: torch.nn.functional.conv2d(x, w, None, *pairs),
+        "forward": lambda: torch.nn.functional.conv2d(x, w, None, *pairs, groups),
         "input": lambda: backward([True, False, False]),
         "weight": lambda: backward([False, True, False]),
     }

@@ -570,7 +570,10 @@ def test_a_convolutions_work_is_counted(bench: Any) -> None:
     assert shape.flop == 2 * 2 * 16 * 6 * 36
     assert shape.bytes == 2 * (512 + 216 + 192)
     names = [shape.name for shape in convolutions.SHAPES]
-    assert len(set(names)) == len(names) == 8
+    assert len(set(names)) == len(names) == 15
+    depthwise = convolutions.Shape(8, 4, 4, batch=2, groups=4)
+    assert depthwise.w == (3, 3, 1, 4)
+    assert depthwise.name == "2 of 8 × 8 × 4, 3 × 3 to 4, depthwise, padded"
 
 
 def test_both_residual_networks_have_the_same_parameters(bench: Any, peers: Any) -> None:

@@ -215,6 +215,7 @@ def test_conv2d_backward_weight_without_db(backend: Backend) -> None:
 GROUPED = {
     "depthwise": (Setting((2, 5, 6, 3), (3, 2, 1, 3), padding=(1, 1)), 3),
     "depthwise_vectors": (Setting((2, 6, 5, 16), (3, 3, 1, 16), (2, 1), (1, 1)), 16),
+    "depthwise_dilated": (Setting((1, 6, 7, 4), (3, 2, 1, 4), (1, 1), (2, 1), (2, 3)), 4),
     "two_outputs_a_channel": (Setting((2, 5, 6, 3), (2, 2, 1, 6), dilation=(2, 1)), 3),
     "pairs": (Setting((2, 6, 7, 6), (3, 3, 2, 9), (2, 3), (1, 2)), 3),
     "wide": (Setting((2, 4, 4, 64), (1, 2, 32, 64)), 2),

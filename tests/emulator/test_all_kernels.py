@@ -125,14 +125,16 @@ FAMILIES = {
     ),
     "products": Family(
         (
-            *("conv_boxes_sm90", "conv_few", "conv_grouped", "conv_launch", "conv_sm90"),
-            *("conv_weights_sm90", "dense", "joined_updates", "narrow_step"),
+            *("conv_boxes_sm90", "conv_depthwise", "conv_few", "conv_grouped", "conv_grouped_mma"),
+            *("conv_launch", "conv_sm90", "conv_weights_sm90", "dense", "joined_updates"),
+            "narrow_step",
         ),
         (
             "backends/test_contract.py",
             "backends/cuda/test_conv_boxes.py",
             "backends/cuda/test_conv_kernels.py",
             "backends/cuda/test_conv_sm90.py",
+            "backends/cuda/test_grouped_kernels.py",
             "backends/cuda/test_matmul_mma.py",
             "backends/cuda/test_gemm_sm90.py",
             "backends/cuda/test_joined_updates.py",

@@ -65,4 +65,5 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
     if defines.get("TENSOR_CORES", uses_them) == "1":
         return supports(arch, dtype)
     is_product = name.startswith("conv2d") or name == "matmul_register"
+    is_product &= not name.startswith(("conv2d_depthwise", "conv2d_grouped"))
     return not (is_product and dtype in HALF_DTYPES and supports(arch, dtype))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from kernel_variants.arrays import Kernels
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda import conv_boxes_sm90 as boxes
+from warpfit.backends.cuda import conv_depthwise as depthwise
 from warpfit.backends.cuda import conv_few as few
+from warpfit.backends.cuda import conv_grouped_mma as grouped_mma
 from warpfit.backends.cuda import conv_sm90, conv_weights_sm90
 from warpfit.backends.cuda.cards import shared_bytes_of
-from warpfit.backends.cuda.conv_grouped import VECTOR_BYTES
+from warpfit.backends.cuda.conv_depthwise import Grouped
 from warpfit.backends.cuda.conv_launch import ALONG_K, Request, choose_tiling, own_defines
 from warpfit.backends.cuda.conv_sm90 import IN_PIECE, Windows, result_defines
-from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 
 # Multiprocessors, and shared memory of a block, of an H100.
 CARD = 132, shared_bytes_of("sm_90a")
@@ -94,12 +97,47 @@ def of_conv_boxes_sm90() -> Kernels:
 
 def of_conv_grouped() -> Kernels:
     for dtype in DEVICE_FLOATS:
-        for width in (1, VECTOR_BYTES // dtype_of(dtype).itemsize):
-            own = {"DTYPE": dtype, "WIDTH": width}
-            for name, stored in (("relu", False), ("gelu", True)):
-                yield "conv2d_grouped_forward", {**own, "ACTIVATION": name, "STORE_Z": stored}
-            yield "conv2d_grouped_backward_input", own
+        for name, stored in (("relu", False), ("gelu", True)):
+            own = {"DTYPE": dtype, "ACTIVATION": name, "STORE_Z": stored}
+            yield "conv2d_grouped_forward", own
+        yield "conv2d_grouped_backward_input", {"DTYPE": dtype}
         yield "conv2d_grouped_backward_weight", {"DTYPE": dtype}
+
+
+def _grouped_passes(shape: Grouped) -> Iterator[tuple[Grouped, dict[str, Any]]]:
+    """Yield a convolution and its gradients, each with what only it is compiled with."""
+    for name, stored in (("relu", False), ("gelu", True)):
+        yield shape, {"ADJOINT": False, "ACTIVATION": name, "STORE_Z": stored}
+    of_input = {"ADJOINT": True, "ACTIVATION": "identity", "STORE_Z": False}
+    yield shape._replace(is_adjoint=True), of_input
+    yield shape._replace(is_of_weights=True), {}
+
+
+def of_conv_depthwise() -> Kernels:
+    """Yield what kernels and strides of usual sizes ask for."""
+    for dtype, (size, stride), channels in product(
+        DEVICE_FLOATS, ((3, 1), (3, 2), (5, 1), (7, 1)), (64, 65)
+    ):
+        pairs = ((stride, stride), (size // 2, size // 2), (1, 1))
+        shape = Grouped(dtype, 1, (64, 28, 28, channels), (28, 28), (size, size), *pairs)
+        for asked, own in _grouped_passes(shape):
+            in_pairs = dtype in HALF_DTYPES and not channels % 2
+            strips = depthwise.choose_strips(asked, in_pairs, CARD[0])
+            if strips is not None:
+                kernel = depthwise.KERNEL if own else depthwise.WEIGHT_KERNEL
+                yield kernel, {**depthwise.strip_defines(asked, strips), **own}
+
+
+def of_conv_grouped_mma() -> Kernels:
+    for dtype, group, (size, stride) in product(
+        HALF_DTYPES, grouped_mma.GROUPS, ((3, 1), (3, 2), (5, 1))
+    ):
+        pairs = ((stride, stride), (size // 2, size // 2), (1, 1))
+        shape = Grouped(dtype, group, (64, 28, 28, 4 * group), (28, 28), (size, size), *pairs)
+        for asked, own in _grouped_passes(shape):
+            if grouped_mma.blocks_held(asked):
+                kernel = grouped_mma.KERNEL if own else grouped_mma.WEIGHT_KERNEL
+                yield kernel, {**asked.defines, "GROUP": group, **own}
 
 
 def of_pool() -> Kernels:

@@ -81,31 +81,6 @@ def whole_numbers(setting: Setting) -> Iterator[Any]:
         yield rng.integers(-1, 2, shape).astype("float64")
 
 
-@pytest.mark.in_turns(16)
-@pytest.mark.parametrize("vectors", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("order", ["forward", "reversed"])
-def test_in_groups(order: str, dtype: str, vectors: bool) -> None:
-    """Narrow groups in every dtype: whole numbers are exact."""
-    groups, rng = 16 if vectors else 3, np.random.default_rng(0)
-    shapes = (2, 6, 5, groups), (3, 2, 1, groups * (1 if vectors else 2))
-    settings: dict[str, Any] = {"stride": (2, 1), "padding": (1, 1), "groups": groups}
-    x, w = (rng.integers(-1, 2, shape).astype("float64") for shape in shapes)
-    b = rng.integers(-1, 2, w.shape[3:]).astype("float64")
-    relu, exact = Activation("relu"), NumpyBackend()
-    y, _ = exact.conv2d_forward(x, w, b, **settings, activation=relu)
-    dz = rng.integers(-1, 2, y.shape).astype("float64")
-    expected = [y, exact.conv2d_backward_input(dz, w, x.shape, **settings)]
-    expected += exact.conv2d_backward_weight(dz, x, w.shape[:2], **settings)
-    ops = CudaBackend(emulate(order == "reversed"))
-    x_, w_, b_, dz_ = (ops.asarray(array, dtype) for array in (x, w, b, dz))
-    found = [ops.conv2d_forward(x_, w_, b_, **settings, activation=relu)[0]]
-    found.append(ops.conv2d_backward_input(dz_, w_, x.shape, **settings))
-    found += ops.conv2d_backward_weight(dz_, x_, w.shape[:2], **settings)
-    for got, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(got.numpy(), wanted)
-
-
 def results(
     ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activation: Activation
 ) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Convolutions in groups: narrow ones, such as depthwise convolutions, by kernels of their own."""
+"""Convolutions in groups: narrow ones by kernels of their own, wide ones group by group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from math import prod
 
 from warpfit.backends.base import Activation, Array, Pair
 from warpfit.backends.checks import check_conv2d, check_float, check_shape
-from warpfit.backends.cuda.conv_boxes_sm90 import BoxOps
+from warpfit.backends.cuda.conv_depthwise import Grouped, Strips
+from warpfit.backends.cuda.conv_grouped_mma import GroupTile, GroupTileOps
 from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.grouped import (
     backward_input_by_group,
@@ -17,7 +18,7 @@ from warpfit.backends.grouped import (
 
 Shape = tuple[int, ...]
 
-THREADS, COLUMNS, VECTOR_BYTES = 256, 32, 16
+THREADS, COLUMNS = 256, 32
 # Channels or outputs of a group from which on it is a convolution of its own.
 LEAST_WIDE = 32
 # Blocks of a multiprocessor that share the windows of a gradient of weights.
@@ -28,15 +29,7 @@ def _is_wide(w_shape: Shape, groups: int) -> bool:
     return min(w_shape[2], w_shape[3] // groups) >= LEAST_WIDE
 
 
-def _in_thread(w_shape: Shape, groups: int, itemsize: int, *arrays: Array | None) -> int:
-    """Return how many channels a thread has: of a depthwise convolution, if aligned, a vector."""
-    in_vector = VECTOR_BYTES // itemsize
-    is_depthwise = w_shape[2] == 1 and w_shape[3] == groups and groups % in_vector == 0
-    pointers = [array.pointer for array in arrays if array is not None]
-    return in_vector if is_depthwise and not any(p % VECTOR_BYTES for p in pointers) else 1
-
-
-class GroupedOps(BoxOps):
+class GroupedOps(GroupTileOps):
     """Convolutions whose channels fall into groups, each of which makes outputs of its own."""
 
     def grouped_forward(
@@ -53,18 +46,23 @@ class GroupedOps(BoxOps):
         check_float(op, x, w, b)
         counts = check_conv2d(op, x.shape, w.shape, *pairs, groups)
         check_shape(op, "b", b, w.shape[3:])
-        if _is_wide(w.shape, groups):
-            return forward_by_group(self, x, w, b, groups, activation, **_named(pairs))
         x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
+        shape = _grouped(x, x.shape, counts, w.shape, pairs)
+        how = self._how(shape, x.shape, w.shape, x, w)
+        if how is None and _is_wide(w.shape, groups):
+            return forward_by_group(self, x, w, b, groups, activation, **_named(pairs))
         y = self.empty((x.shape[0], *counts, w.shape[3]), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
-        width = _in_thread(w.shape, groups, x.itemsize, x, w, b, y, z)
-        own = {"ACTIVATION": activation.name, "STORE_Z": int(activation.needs_input)}
-        kernel = self.kernel("conv2d_grouped_forward", DTYPE=x.dtype, WIDTH=width, **own)
-        if y.size:
+        if isinstance(how, Strips):
+            self.convolve_strips(shape, how, x, w, y, b, z, activation)
+        elif how is not None:
+            self.convolve_tiles(shape, how, x, w, y, b, z, activation)
+        elif y.size:
+            own = {"ACTIVATION": activation.name, "STORE_Z": int(activation.needs_input)}
+            kernel = self.kernel("conv2d_grouped_forward", DTYPE=x.dtype, **own)
             sizes = _sizes(x.shape, w.shape, counts, pairs, groups)
             arrays = (x, w, b, y, z, activation.slope, prod(y.shape[:3]))
-            kernel(-(-y.size // (width * THREADS)), THREADS, *arrays, *sizes)
+            kernel(-(-y.size // THREADS), THREADS, *arrays, *sizes)
         return y, z
 
     def grouped_backward_input(
@@ -75,16 +73,20 @@ class GroupedOps(BoxOps):
         check_float(op, dz, w)
         counts = check_conv2d(op, x_shape, w.shape, *pairs, groups)
         check_shape(op, "dz", dz, (x_shape[0], *counts, w.shape[3]))
-        if _is_wide(w.shape, groups):
-            return backward_input_by_group(self, dz, w, x_shape, groups, **_named(pairs))
         dz, w = self.contiguous(dz), self.contiguous(w)
+        shape = _grouped(dz, dz.shape, x_shape[1:3], w.shape, pairs)._replace(is_adjoint=True)
+        how = self._how(shape, x_shape, w.shape, dz, w)
+        if how is None and _is_wide(w.shape, groups):
+            return backward_input_by_group(self, dz, w, x_shape, groups, **_named(pairs))
         dx = self.empty(x_shape, dz.dtype)
-        width = _in_thread(w.shape, groups, dz.itemsize, dz, w, dx)
-        kernel = self.kernel("conv2d_grouped_backward_input", DTYPE=dz.dtype, WIDTH=width)
-        if dx.size:
+        if isinstance(how, Strips):
+            self.convolve_strips(shape, how, dz, w, dx)
+        elif how is not None:
+            self.convolve_tiles(shape, how, dz, w, dx)
+        elif dx.size:
+            kernel = self.kernel("conv2d_grouped_backward_input", DTYPE=dz.dtype)
             sizes = _sizes(x_shape, w.shape, counts, pairs, groups)
-            arrays = (dz, w, dx, prod(x_shape[:3]))
-            kernel(-(-dx.size // (width * THREADS)), THREADS, *arrays, *sizes)
+            kernel(-(-dx.size // THREADS), THREADS, dz, w, dx, prod(x_shape[:3]), *sizes)
         return dx
 
     def grouped_backward_weight(
@@ -102,26 +104,57 @@ class GroupedOps(BoxOps):
         w_shape = (*kernel_size, x.shape[3] // groups, dz.shape[3])
         counts = check_conv2d(op, x.shape, w_shape, *pairs, groups)
         check_shape(op, "dz", dz, (x.shape[0], *counts, w_shape[3]))
-        if _is_wide(w_shape, groups):
+        dz, x, dtype = self.contiguous(dz), self.contiguous(x), acc_dtype(x.dtype)
+        scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        shape = _grouped(x, x.shape, counts, w_shape, pairs)._replace(is_of_weights=True)
+        how = self._how(shape, x.shape, w_shape, dz, x)
+        if isinstance(how, Strips):
+            partials = self.gradients_of_strips(shape, how, dz, x)
+        elif how is not None:
+            partials = self.gradients_of_tiles(shape, how, dz, x)
+        elif _is_wide(w_shape, groups):
             named = _named(pairs)
             return backward_weight_by_group(
                 self, dz, x, kernel_size, groups, needs_db=needs_db, **named
             )
-        dz, x, dtype = self.contiguous(dz), self.contiguous(x), acc_dtype(x.dtype)
-        scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        else:
+            sizes = _sizes(x.shape, w_shape, counts, pairs, groups)
+            partials = self._any_gradients(dz, x, w_shape, sizes)
+        dw = self.reshape(self.column_sums(partials, dtype, scale), w_shape)
+        if not needs_db:
+            return dw, None
+        rows = self.reshape(dz, (prod(dz.shape[:3]), w_shape[3]))
+        return dw, self.column_sums(rows, dtype, scale)
+
+    def _any_gradients(self, dz: Array, x: Array, w_shape: Shape, sizes: tuple[int, ...]) -> Array:
+        """Return parts of the weights' gradient, to be added up."""
         num_windows, rows = prod(dz.shape[:3]), prod(w_shape[:3])
         tiles = -(-w_shape[3] // COLUMNS)
         most = BLOCKS_SUMMED * self.runtime.num_multiprocessors // max(1, tiles * rows)
         parts = max(1, min(most, num_windows // THREADS))
-        partials = self.empty((parts, prod(w_shape)), dtype)
+        partials = self.empty((parts, prod(w_shape)), acc_dtype(x.dtype))
         kernel = self.kernel("conv2d_grouped_backward_weight", DTYPE=x.dtype)
         if partials.size:
-            sizes = _sizes(x.shape, w_shape, counts, pairs, groups)
             kernel((rows * tiles, 1, parts), THREADS, *(dz, x, partials, num_windows), *sizes)
-        dw = self.reshape(self.column_sums(partials, dtype, scale), w_shape)
-        if not needs_db:
-            return dw, None
-        return dw, self.column_sums(self.reshape(dz, (num_windows, w_shape[3])), dtype, scale)
+        return partials
+
+    def _how(
+        self, shape: Grouped, x_shape: Shape, w_shape: Shape, *operands: Array
+    ) -> Strips | GroupTile | None:
+        """Return how the quick kernels compute what has numbers; None if they do not."""
+        if w_shape[3] != x_shape[3] or not prod(x_shape) or not prod(w_shape):
+            return None
+        of = self.strips_of if shape.group == 1 else self.group_tile_of
+        return of(shape, *operands)
+
+
+def _grouped(
+    operand: Array, read: Shape, made: Shape, w_shape: Shape, pairs: tuple[Pair, Pair, Pair]
+) -> Grouped:
+    kernel, of_result = (w_shape[0], w_shape[1]), (made[0], made[1])
+    stride, padding, dilation = ((int(h), int(w)) for h, w in pairs)  # lists, perhaps
+    dtype, group = operand.dtype.name, w_shape[2]
+    return Grouped(dtype, group, read, of_result, kernel, stride, padding, dilation)
 
 
 def _named(pairs: tuple[Pair, Pair, Pair]) -> dict[str, Pair]:

@@ -1,10 +1,9 @@
 // Computes: dx[m, h, w, c] = sum of w[k, l, c, o] dz[m, i, j, o] over the taps (k, l) by which
 //           window (i, j) sees pixel (h, w), and over the outputs o of c's group.
 // Layout:   dz (M, OH, OW, outputs), w (KH, KW, group_channels, outputs), dx (M, H, W, channels),
-//           contiguous; num_pixels = M H W. If WIDTH is not 1, groups have one channel and one
-//           output, whose number is a multiple of WIDTH, and all arrays are aligned to as many.
-// Launch:   1-D grid of blocks of 256 threads, each for WIDTH channels of a pixel; no shared
-//           memory. Defines DTYPE, WIDTH.
+//           contiguous; num_pixels = M H W.
+// Launch:   1-D grid of blocks of 256 threads, each for a channel of a pixel; no shared memory.
+//           Defines DTYPE.
 // Numerics: sums in float (double for float64), in the order of taps and outputs.
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads dz KH KW group_channels times,
 //           mostly from L1.
@@ -19,13 +18,12 @@ extern "C" __global__ void __launch_bounds__(256)
                                   int dilation_width, int channels, int outputs, int group_channels,
                                   int group_outputs) {
     take_turn();
-    const int in_row = channels / WIDTH;
-    const int64 idx = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x, number = idx / in_row;
+    const int64 idx = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x, number = idx / channels;
     if (number >= num_pixels) return;
-    const int channel = static_cast<int>(idx - number * in_row) * WIDTH;
+    const int channel = static_cast<int>(idx - number * channels);
     const int group = channel / group_channels, in_group = channel - group * group_channels;
-    const Place pixel(number, {height, width});
-    Acc sums[WIDTH] = {};
+    const Place pixel = place_of(number, {height, width});
+    Acc sum = 0;
     for (int kh = 0; kh < kernel_height; ++kh) {
         const int below = pixel.row + padding_height - kh * dilation_height;
         const int row = below / stride_height;
@@ -37,21 +35,14 @@ extern "C" __global__ void __launch_bounds__(256)
             const T* window =
                 dz + ((static_cast<int64>(pixel.image) * out_height + row) * out_width + column) *
                          outputs;
-            const T* weights = w + (static_cast<int64>(kh * kernel_width + kw) * group_channels +
-                                    (WIDTH == 1 ? in_group : 0)) *
-                                       outputs;
+            const T* weights =
+                w +
+                (static_cast<int64>(kh * kernel_width + kw) * group_channels + in_group) * outputs;
             for (int o = 0; o < group_outputs; ++o) {
-                const int output = WIDTH == 1 ? group * group_outputs + o : channel;
-                const auto value = load_group<WIDTH>(window + output, 0, WIDTH, true);
-                const auto weight = load_group<WIDTH>(weights + output, 0, WIDTH, true);
-#pragma unroll
-                for (int e = 0; e < WIDTH; ++e)
-                    sums[e] += load(weight.element[e]) * load(value.element[e]);
+                const int output = group * group_outputs + o;
+                sum += load(weights[output]) * load(window[output]);
             }
         }
     }
-    Group<T, WIDTH> result;
-#pragma unroll
-    for (int e = 0; e < WIDTH; ++e) result.element[e] = store<T>(sums[e]);
-    store_group(dx + number * channels + channel, 0, WIDTH, true, result);
+    dx[idx] = store<T>(sum);
 }

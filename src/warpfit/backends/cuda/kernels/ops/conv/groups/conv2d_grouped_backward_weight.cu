@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* LINES)
     if (output < outputs) {
         const int channel = output / group_outputs * group_channels + in_group;
         for (int64 number = first + line; number < end; number += LINES) {
-            const Place window(number, {out_height, out_width});
+            const Place window = place_of(number, {out_height, out_width});
             const int h = window.row * stride_height + kh * dilation_height - padding_height;
             const int w = window.column * stride_width + kw * dilation_width - padding_width;
             if (h < 0 || h >= height || w < 0 || w >= width) continue;

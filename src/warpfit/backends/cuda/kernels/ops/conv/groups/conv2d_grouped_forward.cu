@@ -3,10 +3,8 @@
 //           outside of the image.
 // Layout:   x (M, H, W, channels), w (KH, KW, group_channels, outputs), bias (outputs) or null, y
 //           and z (M, OH, OW, outputs), contiguous; num_windows = M OH OW. z is written if STORE_Z.
-//           If WIDTH is not 1, groups have one channel and one output, whose number is a multiple
-//           of WIDTH, and all arrays are aligned to as many.
-// Launch:   1-D grid of blocks of 256 threads, each for WIDTH outputs of a window; no shared
-//           memory. Defines DTYPE, ACTIVATION, STORE_Z, WIDTH.
+// Launch:   1-D grid of blocks of 256 threads, each for an output of a window; no shared memory.
+//           Defines DTYPE, ACTIVATION, STORE_Z.
 // Numerics: sums in float (double for float64), in the order bias, taps, channels.
 // Cost:     2 M OH OW KH KW group_channels outputs FLOP; reads x KH KW group_outputs times, mostly
 //           from L1.
@@ -22,15 +20,12 @@ extern "C" __global__ void __launch_bounds__(256)
                            int dilation_width, int channels, int outputs, int group_channels,
                            int group_outputs) {
     take_turn();
-    const int in_row = outputs / WIDTH;
-    const int64 idx = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x, number = idx / in_row;
+    const int64 idx = static_cast<int64>(blockIdx.x) * 256 + threadIdx.x, number = idx / outputs;
     if (number >= num_windows) return;
-    const int output = static_cast<int>(idx - number * in_row) * WIDTH;
+    const int output = static_cast<int>(idx - number * outputs);
     const int first_channel = output / group_outputs * group_channels;
-    const Place window(number, {out_height, out_width});
-    Acc sums[WIDTH];
-#pragma unroll
-    for (int e = 0; e < WIDTH; ++e) sums[e] = bias ? load(bias[output + e]) : Acc(0);
+    const Place window = place_of(number, {out_height, out_width});
+    Acc sum = bias ? load(bias[output]) : Acc(0);
     for (int kh = 0; kh < kernel_height; ++kh) {
         const int row = window.row * stride_height + kh * dilation_height - padding_height;
         if (row < 0 || row >= height) continue;
@@ -41,23 +36,10 @@ extern "C" __global__ void __launch_bounds__(256)
                 x + ((static_cast<int64>(window.image) * height + row) * width + column) * channels;
             const T* weights =
                 w + static_cast<int64>(kh * kernel_width + kw) * group_channels * outputs + output;
-            for (int c = 0; c < group_channels; ++c) {
-                const auto value = load_group<WIDTH>(pixel + first_channel + c, 0, WIDTH, true);
-                const auto weight = load_group<WIDTH>(weights + c * outputs, 0, WIDTH, true);
-#pragma unroll
-                for (int e = 0; e < WIDTH; ++e)
-                    sums[e] += load(weight.element[e]) * load(value.element[e]);
-            }
+            for (int c = 0; c < group_channels; ++c)
+                sum += load(weights[c * outputs]) * load(pixel[first_channel + c]);
         }
     }
-    Group<T, WIDTH> before, result;
-#pragma unroll
-    for (int e = 0; e < WIDTH; ++e) {
-        before.element[e] = store<T>(sums[e]);
-        result.element[e] =
-            store<T>(activate<Activation::ACTIVATION>(sums[e], static_cast<Acc>(slope)));
-    }
-    const int64 at = number * outputs + output;
-    if (STORE_Z) store_group(z + at, 0, WIDTH, true, before);
-    store_group(y + at, 0, WIDTH, true, result);
+    if (STORE_Z) z[idx] = store<T>(sum);
+    y[idx] = store<T>(activate<Activation::ACTIVATION>(sum, static_cast<Acc>(slope)));
 }

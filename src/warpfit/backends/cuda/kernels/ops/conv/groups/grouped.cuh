@@ -15,9 +15,11 @@ struct Pair {
 // A window, or a pixel: image, row and column.
 struct Place {
     int image, row, column;
-
-    __device__ Place(int64 idx, Pair size)
-        : image(static_cast<int>(idx / (static_cast<int64>(size.h) * size.w))),
-          row(static_cast<int>(idx / size.w % size.h)),
-          column(static_cast<int>(idx % size.w)) {}
 };
+
+template <class Index>
+__device__ inline Place place_of(Index idx, Pair size) {
+    const Index row = idx / size.w, image = row / size.h;
+    return {static_cast<int>(image), static_cast<int>(row - image * size.h),
+            static_cast<int>(idx - row * size.w)};
+}
