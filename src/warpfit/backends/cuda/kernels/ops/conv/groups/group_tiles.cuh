@@ -16,7 +16,7 @@ static_assert(CHANNELS % 8 == 0, "groups lie in whole pieces of 16 bytes");
 // Numbers from a pixel to the next: an odd number of pieces, so that banks differ.
 constexpr int LINE = (CHANNELS / 8 | 1) * 8;
 
-// A convolution, and how it is cut into tiles: windows of some images, rows and columns, the windows
+// A convolution, and how it is cut into tiles: windows of some images, rows and columns, which are
 // STEP_H by STEP_W pixels apart.
 template <int STEP_H, int STEP_W>
 struct Tiling {
