@@ -106,7 +106,7 @@ void multiply_async(const char* name, const NumberType& type, Sum (&d)[COUNT], u
                     unsigned long long b, bool a_across, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
     begin_product(name,
-                  {&type, a, nullptr, b, a_across, b_across, adds != 0, reinterpret_cast<float*>(d),
+                  {&type, a, nullptr, b, a_across, b_across, adds > 0, reinterpret_cast<float*>(d),
                    COUNT, are_halves(d), 0, 0},
                   site);
 }
@@ -143,7 +143,7 @@ void multiply_registers_async(const char* name, const NumberType& type, Sum (&d)
                               Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
     begin_product(name,
-                  {&type, 0, a, b, false, b_across, adds != 0, reinterpret_cast<float*>(d), COUNT,
+                  {&type, 0, a, b, false, b_across, adds > 0, reinterpret_cast<float*>(d), COUNT,
                    are_halves(d), 0, 0},
                   site);
 }

@@ -34,8 +34,8 @@ def assert_can_be_launched(launch: SmallLaunch) -> None:
     assert launch.cluster * launch.block_rows >= launch.network.batch
     assert launch.cluster * launch.bundles >= sum(launch.tiles)
     assert launch.tiles_of_group * launch.groups >= launch.bundles - 1
-    taken = launch.config.group_registers * launch.groups + launch.config.helper_registers
-    assert 128 * taken <= 65536
+    taken = launch.config.group_registers * launch.groups + 2 * launch.config.helper_registers
+    assert taken <= launch.even_registers * (launch.groups + 2)
 
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: "-".join(map(str, widths)))

@@ -26,9 +26,9 @@ from warpfit.errors import Obstacle
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
 GROUP_ROWS, GROUP_THREADS, MOST_GROUPS = 64, 128, 3
 HELPING_GROUPS = 2  # of warps; the last one keeps the record
-# Of a multiprocessor; of a thread that helps; the most of one that holds weights, and those that it
-# needs beside these and their optimizer state.
-REGISTERS, HELPER_REGISTERS, MOST_REGISTERS, WORKING_REGISTERS = 65536, 80, 240, 88
+# Of a multiprocessor; the least of a thread that helps; the most of one that holds weights, and
+# those that it needs beside these and their optimizer state.
+REGISTERS, LEAST_REGISTERS, MOST_REGISTERS, WORKING_REGISTERS = 65536, 80, 240, 88
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,24 @@ class SmallLaunch(ResidentLaunch):
         return -(-(self.bundles - 1) // self.groups)
 
     @property
+    def even_registers(self) -> int:
+        """Registers that a thread is launched with."""
+        return REGISTERS // self.threads // 8 * 8
+
+    @property
     def registers_of_thread(self) -> tuple[int, int]:
         """Registers that a thread may have, as those that help leave some; and those for weights
         and their optimizer state.
         """
-        even = REGISTERS // self.threads // 8 * 8
-        left = HELPING_GROUPS * (even - HELPER_REGISTERS) // self.groups
-        most = min(MOST_REGISTERS, (even + left) // 8 * 8)
+        left = HELPING_GROUPS * (self.even_registers - LEAST_REGISTERS) // self.groups
+        most = min(MOST_REGISTERS, (self.even_registers + left) // 8 * 8)
         return most, 8 * (1 + self.network.slots) * self.tiles_of_group
+
+    @property
+    def helper_registers(self) -> int:
+        """Registers that these leave a thread that helps."""
+        taken = self.groups * (self.registers_of_thread[0] - self.even_registers)
+        return (self.even_registers - taken // HELPING_GROUPS) // 8 * 8
 
     @property
     def room(self) -> int:
@@ -111,12 +121,12 @@ class SmallLaunch(ResidentLaunch):
         return {
             "inputs and gradients of layers": 2 * layers * rows * 128,
             "weights": layers * UNITS * 128,
-            "batch": 2 * rows * self.x_stride,
-            "settings": 2 * 16,
-            "targets": 4 * rows * network.target_words,
+            "batches": 4 * rows * self.x_stride,
+            "settings": 4 * 16,
+            "targets": 8 * rows * network.target_words,
             "losses": 160 * rows + 16 * padded(self.block_rows),
             "biases": 4 * (1 + network.slots) * layers * UNITS,
-            "barriers": 4 * 8,
+            "barriers": 6 * 8,
         }
 
     @property
@@ -124,9 +134,9 @@ class SmallLaunch(ResidentLaunch):
         """Bytes of ``struct Exchange`` of the kernel."""
         if self.cluster == 1:
             return 0
-        of_others = (self.cluster - 1) * 48 * self.bundles * GROUP_THREADS
+        sums = self.cluster * 32 * self.bundles * GROUP_THREADS
         biases = 2 * self.cluster * 256 * len(self.tiles)
-        return of_others + biases + 8 * (2 * self.bundles + 2)
+        return sums + biases + 8 * (self.bundles + 3 + 2 * (len(self.tiles) - 1))
 
     @property
     def shared_bytes(self) -> int:
@@ -165,7 +175,7 @@ class SmallLaunch(ResidentLaunch):
             cluster=self.cluster,
             groups=self.groups,
             group_registers=self.registers_of_thread[0],
-            helper_registers=HELPER_REGISTERS,
+            helper_registers=self.helper_registers,
             shared_bytes=self.shared_bytes,
         )
 

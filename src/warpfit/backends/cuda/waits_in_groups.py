@@ -4,13 +4,14 @@ the loader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 
 from warpfit.backends.cuda.resident_config import SmallConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
 COPIED = 33  # arrivals of a batch that is copied
-HELPERS, GROUP_WARPS = 7, 4
+HELPERS, GROUP_WARPS, GROUP_ROWS = 7, 4, 64
 WORD_BYTES, SUM_BYTES, BIAS_BYTES = 16 * 128, 32 * 128, 8 * 32
 
 
@@ -29,26 +30,36 @@ class _GroupsBlock(Block):
         super().__init__(config.cluster, 0, rank)
         self.config, self.are_several = config, self.cluster > 1
         self.meeting = Place(MEMORY, f"meeting of block {self.block}")
+        tiles = [-(-units // 16) for units in config.widths[1:]]
         # Of each bundle, how many blocks update a tile.
         self.bundles = [
-            min(self.cluster, tiles - first)
-            for tiles in (-(-units // 16) for units in config.widths[1:])
-            for first in range(0, tiles, self.cluster)
+            min(self.cluster, own - first) for own in tiles for first in range(0, own, self.cluster)
         ]
+        ends = accumulate((-(-own // self.cluster) for own in tiles), initial=0)
+        self.of_layers = [range(*pair) for pair in pairwise(ends)]
+        # Layers whose sums are sent while those below go back.
+        self.early = range(len(tiles) - 2, 0, -1) if self.are_several else ()
 
     def join(self, protocol: Protocol, steps: int) -> None:
         groups, last = self.config.groups, len(self.bundles) - 1
+        hidden = len(self.of_layers) - 1
+        row_groups = -(-self.config.batch // (self.cluster * GROUP_ROWS))
+        row_warps = GROUP_WARPS * row_groups
         for name, number, count in (
-            ("x_full", 1, COPIED),
-            ("x_free", 1, HELPERS + GROUP_WARPS * groups),
+            ("x_full", 2, COPIED),
+            ("x_free", 2, HELPERS + GROUP_WARPS * groups),
             ("losses_full", 2, HELPERS),
             ("sums_full", self.are_several * (last + 1), 1),
-            ("words_full", self.are_several * (last + 1), 1),
+            ("words_full", self.are_several, 1),
             ("biases_full", self.are_several * 2, 1),
+            ("dz_full", self.are_several * hidden, row_warps),
+            ("weights_free", self.are_several * hidden, row_warps),
         ):
             protocol.add(self.block, name, number, count)
         roles = {
-            f"group {group}": self.train(range(group, last, groups), range(0), steps)
+            f"group {group}": self.train(
+                range(group, last, groups), range(0), steps, group < row_groups
+            )
             for group in range(groups)
         }
         outputs = range(last, last + 1)
@@ -62,7 +73,9 @@ class _GroupsBlock(Block):
     def meet(self, phase: int) -> Iterator[Event]:
         yield from (Arrive(self.meeting), Wait(self.meeting, phase))
 
-    def train(self, own: range, helpers: range, steps: int) -> Iterator[Event]:
+    def train(
+        self, own: range, helpers: range, steps: int, takes_rows: bool = False
+    ) -> Iterator[Event]:
         """Have bundles, of which those that help have one or none."""
         yield from self.share(own)
         yield from self.receive(own, 0)
@@ -70,8 +83,13 @@ class _GroupsBlock(Block):
         for step in range(steps):
             if step:
                 yield from self.leave_losses(helpers, step - 1)
-            yield Wait(self.at("x_full"), step)
-            yield Arrive(self.at("x_free"), len(helpers) or GROUP_WARPS)
+            yield Wait(self.at("x_full", step % 2), step // 2)
+            yield Arrive(self.at("x_free", step % 2), len(helpers) or GROUP_WARPS)
+            for layer in self.early if takes_rows else ():
+                yield Arrive(self.at("dz_full", layer), GROUP_WARPS)
+                yield Arrive(self.at("weights_free", layer), GROUP_WARPS)
+            if 0 in helpers:
+                yield from self.send_early(step)
             yield from self.meet(2 * step + 1)
             if self.are_several:
                 yield from self.exchange_step(own, helpers, step)
@@ -88,11 +106,9 @@ class _GroupsBlock(Block):
             first = (warp + HELPERS - GROUP_WARPS) % HELPERS
             sent = BIAS_BYTES * len(range(first, layers, HELPERS))
             yield from self.send("biases_full", step % 2, sent)
-        for bundle in own:
-            for rank in range(self.bundles[bundle]):
-                if rank != self.rank:
-                    yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
-        for bundle in own:
+        early = {bundle for layer in self.early for bundle in self.of_layers[layer]}
+        yield from self.send_sums(bundle for bundle in own if bundle not in early)
+        for bundle in reversed(own):
             if self.rank < self.bundles[bundle]:
                 owed = (self.cluster - 1) * SUM_BYTES
                 yield from self.await_bytes("sums_full", bundle, step, owed)
@@ -104,20 +120,35 @@ class _GroupsBlock(Block):
         if helpers:
             yield Wait(self.at("biases_full", step % 2), step // 2)
 
+    def send_early(self, step: int) -> Iterator[Event]:
+        """Those that have the outputs' weights send sums of the hidden layers but the first."""
+        for layer in self.early:
+            yield Wait(self.at("dz_full", layer), step)
+            yield Wait(self.at("weights_free", layer), step)
+            yield from self.send_sums(self.of_layers[layer])
+
+    def send_sums(self, bundles: Iterable[int]) -> Iterator[Event]:
+        for bundle in bundles:
+            for rank in range(self.bundles[bundle]):
+                if rank != self.rank:
+                    yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
+
     def share(self, own: range) -> Iterator[Event]:
         for bundle in own:
             if self.rank < self.bundles[bundle]:
-                yield from self.send("words_full", bundle, WORD_BYTES)
+                yield from self.send("words_full", 0, WORD_BYTES)
 
     def receive(self, own: range, phase: int) -> Iterator[Event]:
-        for bundle in own if self.are_several else ():
-            others = self.bundles[bundle] - (self.rank < self.bundles[bundle])
-            yield from self.await_bytes("words_full", bundle, phase, others * WORD_BYTES)
+        """Group 0 waits for all weights that others have updated."""
+        if self.are_several and 0 in own:
+            tiles = sum(count - (self.rank < count) for count in self.bundles)
+            yield from self.await_bytes("words_full", 0, phase, tiles * WORD_BYTES)
 
     def keep_books(self, steps: int) -> Iterator[Event]:
-        yield Arrive(self.at("x_full"), COPIED)
+        for step in range(min(2, steps)):
+            yield Arrive(self.at("x_full", step), COPIED)
         for step in range(steps):
-            yield Wait(self.at("x_free"), step)
-            if step + 1 < steps:
-                yield Arrive(self.at("x_full"), COPIED)
+            yield Wait(self.at("x_free", step % 2), step // 2)
+            if step + 2 < steps:
+                yield Arrive(self.at("x_full", step % 2), COPIED)
             yield Wait(self.at("losses_full", step % 2), step // 2)

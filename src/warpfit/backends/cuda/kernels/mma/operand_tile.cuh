@@ -81,7 +81,7 @@ struct SliceProduct;
 template <bool A_ACROSS, bool B_ACROSS>
 struct SliceProduct<float16, A_ACROSS, B_ACROSS> {
     template <class Sum, int COUNT>
-    __device__ static void add_to(Sum (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+    __device__ static void add_to(Sum (&d)[COUNT], uint64 a, uint64 b, int adds) {
         wgmma_f16<A_ACROSS, B_ACROSS>(d, a, b, adds);
     }
 };
@@ -89,7 +89,7 @@ struct SliceProduct<float16, A_ACROSS, B_ACROSS> {
 template <bool A_ACROSS, bool B_ACROSS>
 struct SliceProduct<bfloat16, A_ACROSS, B_ACROSS> {
     template <int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, int adds) {
         wgmma_bf16<A_ACROSS, B_ACROSS>(d, a, b, adds);
     }
 };
@@ -97,7 +97,7 @@ struct SliceProduct<bfloat16, A_ACROSS, B_ACROSS> {
 template <>
 struct SliceProduct<float32, false, false> {
     template <int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, int adds) {
         wgmma_tf32<0, 0>(d, a, b, adds);
     }
 };
@@ -110,7 +110,7 @@ struct RegisterProduct;
 template <>
 struct RegisterProduct<float16> {
     template <bool B_ACROSS, class Sum, int COUNT>
-    __device__ static void add_to(Sum (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
+    __device__ static void add_to(Sum (&d)[COUNT], const unsigned (&a)[4], uint64 b, int adds) {
         wgmma_f16_of_registers<B_ACROSS>(d, a, b, adds);
     }
 };
@@ -118,7 +118,7 @@ struct RegisterProduct<float16> {
 template <>
 struct RegisterProduct<bfloat16> {
     template <bool B_ACROSS, int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
+    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, int adds) {
         wgmma_bf16_of_registers<B_ACROSS>(d, a, b, adds);
     }
 };

@@ -109,20 +109,21 @@ __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16
-// x N numbers in shared memory, of which descriptors tell; N is twice the size of d. Lane l of warp
-// w of the four has in d[4 j + 2 h + i] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
+// wgmma.mma_async (9.7.15.5): d = a b, + d if `adds` > 0, with a of 64 x 16 (tf32: 64 x 8) and b of
+// 16 x N numbers in shared memory, of which descriptors tell; N is twice the size of d. Lane l of
+// warp w of the four has in d[4 j + 2 h + i] row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
 // A_ACROSS: whether in memory the rows of a, not its k, lie side by side; B_ACROSS: the columns of
 // b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h, columns 8
 // i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the
 // product has been waited for.
 // d is 0 where sums begin, though nothing is added to then: two that are undefined are the same to
-// the compiler, which may leave out one of two products.
+// the compiler, which may leave out one of two products. An `adds` of 0 may be one of these zeros
+// to it, in a register: then it sees no constant, and keeps all of them. A negative number is none.
 #define DEFINE_WGMMA(NAME, SHAPE, MAJORS, NUMBER, D, COUNT, A, B, ADDS)                        \
     template <int A_ACROSS, int B_ACROSS>                                                      \
     __device__ inline void NAME(NUMBER(&d)[COUNT], unsigned long long a, unsigned long long b, \
                                 int adds) {                                                    \
-        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                              \
+        asm volatile("{ .reg .pred adds; setp.gt.s32 adds, " ADDS                              \
                      ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT         \
                      "}, " A ", " B ", adds, 1, 1" MAJORS "; }"                                \
                      : D##_##COUNT                                                             \
@@ -133,7 +134,7 @@ __device__ inline void wgmma_wait() {
     template <int B_ACROSS = 0>                                                                  \
     __device__ inline void NAME(NUMBER(&d)[COUNT], const unsigned (&a)[4], unsigned long long b, \
                                 int adds) {                                                      \
-        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS                                \
+        asm volatile("{ .reg .pred adds; setp.gt.s32 adds, " ADDS                                \
                      ", 0; wgmma.mma_async.sync.aligned." SHAPE " {" REGISTERS_##COUNT           \
                      "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1" MAJOR "; }"        \
                      : D##_##COUNT                                                               \

@@ -32,36 +32,15 @@ using namespace config;
 #include "resident/rows/group_rows.cuh"
 #include "resident/update/group_helpers.cuh"
 
-// f(number in shared memory, its place in memory) for biases and their optimizer state.
+// f(number in shared memory, its place in memory) for biases and their optimizer state: of a unit a
+// thread's, found anew.
 template <int L = 0, class F>
 __device__ inline void each_bias(SmallShared& shared, const Arrays& arrays, F f) {
+    const int unit = static_cast<int>(own_thread());
 #pragma unroll 1
-    for (int slot = -1; slot < SLOTS; ++slot)
-        each_of_block<THREADS>(WIDTHS[L + 1], [&](int i) {
-            f(shared.biases[1 + slot][L][i], arrays.template biases<L>(slot) + i);
-        });
+    for (int slot = -1; slot < SLOTS && unit < WIDTHS[L + 1]; ++slot)
+        f(shared.biases[1 + slot][L][unit], arrays.template biases<L>(slot) + unit);
     if constexpr (L < HIDDEN) each_bias<L + 1>(shared, arrays, f);
-}
-
-// What groups of the hidden layers do in all steps.
-__device__ inline void train(SmallShared& shared, const SmallRun& run, const Arrays& arrays,
-                             unsigned group, const Step& first) {
-    HeldWeights<false> held{group};
-    held.begin(shared, arrays);
-    hand_over();
-    for (Step step = first; step.is_there(); step.advance()) {
-        const int index = step.index, count = step.count();
-        wait(shared.x_full, index);
-        if (group < ROW_GROUPS)
-            take_rows(shared, run, {run.scale / count, own_rows(count), index});
-        else
-            arrive_warp(shared.x_free);
-        hand_over();
-        const StepSettings settings = shared.settings[index % 2];
-        held.update(shared, run, settings, index);
-        hand_over();
-    }
-    held.each(arrays, [](float number, float* place) { *place = number; });
 }
 
 // Gets shared memory ready for the first step. What no batch and no layer has stays 0.
@@ -70,14 +49,16 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
     clear_by_block<THREADS>(reinterpret_cast<uint4*>(&whole), sizeof(SmallWhole) / 16);
     __syncthreads();
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.x_full, 33);
-        mbarrier_init(&shared.x_free, AT_WORK / 32 * OF_WARP);
+        for (Barrier& full : shared.x_full) mbarrier_init(&full, 33);
+        for (Barrier& free : shared.x_free) mbarrier_init(&free, AT_WORK / 32 * OF_WARP);
         for (Barrier& full : shared.losses_full) mbarrier_init(&full, HELPING_WARPS * OF_WARP);
         if constexpr (CLUSTER > 1) {
             Exchange& exchange = exchange_of(shared);
             for (Barrier& full : exchange.sums_full) mbarrier_init(&full, 1);
-            for (Barrier& full : exchange.words_full) mbarrier_init(&full, 1);
+            mbarrier_init(&exchange.words_full, 1);
             for (Barrier& full : exchange.biases_full) mbarrier_init(&full, 1);
+            for (Barrier& full : exchange.dz_full) mbarrier_init(&full, ROW_WARPS * OF_WARP);
+            for (Barrier& free : exchange.weights_free) mbarrier_init(&free, ROW_WARPS * OF_WARP);
         }
         fence_mbarrier_init();
     }
@@ -88,25 +69,48 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
 
 #include <arguments>  // struct Arguments, as the host packs it
 
+// What groups of the hidden layers do in all steps.
+__device__ inline void train(SmallShared& shared, const SmallRun& run, const Arrays& arrays,
+                             unsigned group, const Arguments& arguments) {
+    const Step first(arguments.num_rows, arguments.num_epochs);
+    HeldWeights<false> held{group};
+    held.begin(shared, arrays);
+    hand_over();
+    const float of_whole = run.scale / BATCH, of_last = run.scale / (first.num_rows % BATCH);
+    for (Step step = first; step.is_there(); step.advance()) {
+        const int index = step.index, count = step.count();
+        wait(shared.x_full[index % 2], index / 2);
+        if (group < ROW_GROUPS)
+            take_rows(shared, run, {count == BATCH ? of_whole : of_last, own_rows(count), index});
+        else
+            arrive_warp(shared.x_free[index % 2]);
+        hand_over();
+        const StepSettings settings = shared.settings[index % 4];
+        held.update(shared, run, settings, index);
+        hand_over();
+    }
+    held.each(arrays, [](float number, float* place) { *place = number; });
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_launch_small_sm90(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(SmallWhole, whole);
     SmallShared& shared = *whole;
-    const SmallRun run{arguments.batches, arguments.targets,   arguments.settings, arguments.record,
-                       arguments.scale,   1 / arguments.scale, arguments.loss,     arguments.rule};
+    const SmallRun run{arguments.batches, arguments.targets, arguments.settings, arguments.record,
+                       arguments.scale,   arguments.loss,    arguments.rule};
     const Arrays arrays{arguments.places};
     prepare(*whole, arrays);
-    const Step first(arguments.num_rows, arguments.num_epochs);
     const unsigned group = uniform(threadIdx.x / GROUP_THREADS);
     if (group >= GROUPS) {
         leave_registers<HELPER_REGISTERS>();
+        const Step first(arguments.num_rows, arguments.num_epochs);
         if (own_warp() == AT_WORK / 32)
             keep_books(shared, run, first);
         else
             help(shared, run, arrays, group, first);
     } else {
         take_registers<GROUP_REGISTERS>();
-        train(shared, run, arrays, group, first);
+        train(shared, run, arrays, group, arguments);
     }
     barrier_of_cluster();  // no block leaves while others send to it
     if (own_rank() == 0)   // all have the same

@@ -24,8 +24,11 @@ constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 2) * GRO
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
 constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
-              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_SLICES = (BLOCK_BATCH + 15) / 16;
+              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_WARPS = ROW_GROUPS * GROUP_WARPS,
+              ROW_SLICES = (BLOCK_BATCH + 15) / 16;
 static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
+// Whether sums of all layers but the first are sent while rows go back through those below.
+constexpr bool SENDS_EARLY = CLUSTER > 1 && HIDDEN > 1;
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
@@ -38,13 +41,19 @@ __device__ constexpr bool all_fit() {
 }
 static_assert(all_fit(), "one_launch_small_sm90.py knows what fits");
 
-// Bundles of tiles of 16 units, of the layers before one: a tile of a layer for each block, which
-// updates it. The last is the outputs', of one tile.
+// Tiles of 16 units, of the layers before one.
+__device__ constexpr int tiles_before(int layer) {
+    return layer == 0 ? 0 : tiles_before(layer - 1) + padded(layer) / 16;
+}
+
+// Bundles of these: a tile of a layer for each block, which updates it. The last is the outputs',
+// of one tile.
 __device__ constexpr int bundles_before(int layer) {
     return layer == 0 ? 0
                       : bundles_before(layer - 1) + (padded(layer) / 16 + CLUSTER - 1) / CLUSTER;
 }
-constexpr int BUNDLES = bundles_before(LAYERS), OUT_BUNDLE = BUNDLES - 1;
+constexpr int ALL_TILES = tiles_before(LAYERS), BUNDLES = bundles_before(LAYERS),
+              OUT_BUNDLE = BUNDLES - 1;
 
 // Where a tile is, or a bundle: in which layer, of so many inputs and units, and the which of that.
 struct Place {
@@ -72,32 +81,29 @@ using Lines = unsigned char[ROWS * LINE_BYTES];
 struct alignas(1024) SmallShared {
     Lines inputs[LAYERS], dz[LAYERS];                   // of layers, and gradients of their z
     unsigned char weights[LAYERS][UNITS * LINE_BYTES];  // a line for each input
-    T x[ROWS][X_STRIDE];
-    alignas(16) StepSettings settings[2];
-    float targets[ROWS][TARGET_WORDS];
+    T x[2][ROWS][X_STRIDE];                             // of even steps, and of odd ones
+    alignas(16) StepSettings settings[4];
+    float targets[2][ROWS][TARGET_WORDS];
     // Of even steps, and of odd ones: what rows leave for their losses, and these.
     OutputRest rests[2][ROWS / 8][32];
     RowLoss losses[2][16 * ROW_SLICES];
     float biases[1 + SLOTS][LAYERS][UNITS];  // and their optimizer state
     // A batch to all, and back; losses to the loader.
-    Barrier x_full, x_free, losses_full[2];
-};
-
-// What a block leaves in all others'. Of tiles that are theirs the sums over its rows, and of its
-// own the weights, as products take them; sums for biases, which each block updates.
-struct FromOther {
-    float4 sums[BUNDLES][2][GROUP_THREADS];
-    uint4 words[BUNDLES][GROUP_THREADS];
+    Barrier x_full[2], x_free[2], losses_full[2];
 };
 
 using BiasSums = float2[LAYERS][32];
 
-// No block is two steps ahead of another, as it needs its sums and weights. Who has biases needs
-// neither: so there are those of even steps and of odd ones.
+// What all blocks leave in a block, by their ranks: of its tiles the sums over their rows, and sums
+// for biases, which each block updates. Weights come to where products read them. No block is two
+// steps ahead of another, as it needs its sums and weights. Who has biases needs neither: so there
+// are those of even steps and of odd ones.
 struct Exchange {
-    FromOther others[CLUSTER > 1 ? CLUSTER - 1 : 1];  // from the next rank on
+    float4 sums[CLUSTER][BUNDLES][2][GROUP_THREADS];
     BiasSums biases[2][CLUSTER];
-    Barrier sums_full[BUNDLES], words_full[BUNDLES], biases_full[2];
+    Barrier sums_full[BUNDLES], words_full, biases_full[2];
+    // A layer's gradients to those that send sums of its weights, which rows then need no more.
+    Barrier dz_full[HIDDEN], weights_free[HIDDEN];
 };
 
 struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};
@@ -109,10 +115,9 @@ __device__ inline Exchange& exchange_of(const SmallShared& shared) {
     return part_behind<Exchange, SmallRest>(shared);
 }
 
-// The i-th other rank, and where that has what this block sends it.
-__device__ inline int other_rank(int i) { return (own_rank() + 1 + i) % CLUSTER; }
-__device__ inline FromOther& own_part_of(Exchange& exchange, int rank) {
-    return exchange.others[(own_rank() - rank + 2 * CLUSTER - 1) % CLUSTER];
+// The i-th other rank.
+__device__ inline int other_rank(int i) {
+    return static_cast<int>((own_rank() + 1u + i) % CLUSTER);
 }
 
 struct SmallRun {
@@ -120,9 +125,14 @@ struct SmallRun {
     const float* targets;
     const StepSettings* settings;
     double* record;
-    float scale, unscale;
+    float scale;  // a power of 2
     LossSettings loss;
     RuleSettings rule;
+
+    // Found anew, too.
+    __device__ float unscale() const {
+        return __uint_as_float(0x7f000000 - __float_as_uint(scale));
+    }
 };
 
 // Found anew: addresses that follow from it would be too many in registers from step to step.
@@ -186,3 +196,6 @@ __device__ inline void load_words(Words<WIDTH>& words, const unsigned char* line
 __device__ inline uint64 operand_at(const unsigned char* lines, int offset) {
     return matrix_descriptor(shared_address(lines) + offset, 0);
 }
+
+// What slice k of a product adds to, as wgmma takes it: nothing, if it is the first.
+__device__ constexpr int begins_or_adds(int k) { return k == 0 ? -1 : 1; }

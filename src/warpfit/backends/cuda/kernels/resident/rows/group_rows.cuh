@@ -16,25 +16,31 @@ struct OwnRows {
     int count;  // rows that the batch has
     int step;
 
-    // What is left of outputs is enough for losses, which others find. Of the batch nothing else is
-    // needed.
-    __device__ void replace(UnitSums<HIDDEN>& outputs, SmallShared& shared,
-                            const SmallRun& run) const {
+    // Of the batch nothing else is needed.
+    __device__ void replace(UnitSums<HIDDEN>& outputs, OutputRest (&rests)[2],
+                            const SmallShared& shared, const SmallRun& run) const {
         OutputRows<OUT_TILES, OUTPUTS> rows{reinterpret_cast<float (&)[OUT_TILES][4]>(outputs)};
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            const int eighth = 2 * own_warp() + below, row = 8 * eighth + own_lane() / 4;
-            const OutputRest rest = rows.replace(below, shared.targets[row],
-                                                 row < count ? factor : 0, run.loss, EvenClasses{});
-            OutputRest& kept = shared.rests[step % 2][eighth][own_lane()];
-            kept.sum = rest.sum;
-            kept.before = rest.before;
-            if (SMOOTHED) kept.all = rest.all;
-            if (!LOSS::HAS_LABELS) continue;  // of other outputs the rest stays 0
-            kept.largest = rest.largest;
-            kept.of_label = rest.of_label;
+            const int row = 16 * own_warp() + 8 * below + own_lane() / 4;
+            rests[below] = rows.replace(below, shared.targets[step % 2][row],
+                                        row < count ? factor : 0, run.loss, EvenClasses{});
         }
-        arrive_warp(shared.x_free);
+    }
+
+    // What is left of outputs is enough for losses, which others find.
+    __device__ void leave(const OutputRest (&rests)[2], SmallShared& shared) const {
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            OutputRest& kept = shared.rests[step % 2][2 * own_warp() + below][own_lane()];
+            kept.sum = rests[below].sum;
+            kept.before = rests[below].before;
+            if (SMOOTHED) kept.all = rests[below].all;
+            if (!LOSS::HAS_LABELS) continue;  // of other outputs the rest stays 0
+            kept.largest = rests[below].largest;
+            kept.of_label = rests[below].of_label;
+        }
+        arrive_warp(shared.x_free[step % 2]);
     }
 };
 
@@ -92,10 +98,9 @@ __device__ inline void chain(UnitWords<L>& dz, const UnitSums<L>& dh, const Unit
     }
 }
 
-// z of a layer: of its inputs, from its biases on.
+// Biases of a layer, where sums of its z begin.
 template <int L>
-__device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& inputs,
-                                        const SmallShared& shared) {
+__device__ inline void load_biases(UnitSums<L>& z, const SmallShared& shared) {
 #pragma unroll
     for (int tile = 0; tile < padded(L + 1) / 8; ++tile) {
         const float2 bias =
@@ -103,27 +108,37 @@ __device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& 
         z[4 * tile] = z[4 * tile + 2] = bias.x;
         z[4 * tile + 1] = z[4 * tile + 3] = bias.y;
     }
+}
+
+// Adds a layer's products to z. Meanwhile does what else there is, as the warp would only wait.
+template <int L, class F>
+__device__ inline void multiply_forward(UnitSums<L>& z, const Words<padded(L)>& inputs,
+                                        const SmallShared& shared, F meanwhile) {
+    const uint64 weights = operand_at(shared.weights[L], 0);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < padded(L) / 16; ++k)
-        RegisterProduct<T>::template add_to<true>(
-            z, inputs.slices[k], operand_at(shared.weights[L], 16 * k * LINE_BYTES), true);
+        RegisterProduct<T>::template add_to<true>(z, inputs.slices[k],
+                                                  moved(weights, 16 * k * LINE_BYTES), true);
     wgmma_commit();
+    meanwhile();
     wgmma_wait<0>();
 }
 
 // Gradients of what a layer takes.
-template <int L>
+template <int L, class F>
 __device__ inline void multiply_back(float (&dh)[padded(L) / 2], const UnitWords<L>& dz,
-                                     const SmallShared& shared) {
+                                     const SmallShared& shared, F meanwhile) {
 #pragma unroll
     for (float& number : dh) number = 0;
+    const uint64 weights = operand_at(shared.weights[L], 0);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < padded(L + 1) / 16; ++k)
         RegisterProduct<T>::template add_to<false>(
-            dh, dz.slices[k], operand_at(shared.weights[L], k * SLICE_BYTES), k > 0);
+            dh, dz.slices[k], moved(weights, k * SLICE_BYTES), begins_or_adds(k));
     wgmma_commit();
+    meanwhile();
     wgmma_wait<0>();
 }
 
@@ -132,42 +147,70 @@ __device__ inline void multiply_back(float (&dh)[padded(L) / 2], const UnitWords
 constexpr bool LOADS_VALUES =
     8 * (1 + SLOTS) * ((OUT_BUNDLE + GROUPS - 1) / GROUPS) > 40 && HIDDEN > 1;
 
-// From what layer L takes to the loss, and back to its gradients, but for the first layer.
+// What derivatives of layer L follow from.
 template <int L>
-__device__ inline void go_through(float (&dh)[padded(L) / 2], const Words<padded(L)>& inputs,
-                                  SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
+__device__ inline void load_factors(UnitWords<L>& values, const SmallShared& shared) {
+    if constexpr (KEEPS_DERIVATIVES<L>) {
+        load_words(values, shared.dz[L]);
+        __syncwarp();  // gradients will lie there
+    } else if constexpr (LOADS_VALUES) {
+        load_words(values, shared.inputs[L + 1]);
+    }
+}
+
+// From what layer L takes, and its biases, to the loss, and back to its gradients, but for the
+// first layer. `inputs` become what their derivatives follow from.
+template <int L>
+__device__ inline void go_through(float (&dh)[padded(L) / 2], UnitSums<L>& sums,
+                                  Words<padded(L)>& inputs, SmallShared& shared,
+                                  const SmallRun& run, const OwnRows& rows) {
     UnitWords<L> dz;
-    UnitSums<L> sums;
-    multiply_forward<L>(sums, inputs, shared);
     if constexpr (L == HIDDEN) {
-        rows.replace(sums, shared, run);
+        multiply_forward<L>(sums, inputs, shared, [&] { store_words(shared.inputs[L], inputs); });
+        OutputRest rests[2];
+        rows.replace(sums, rests, shared, run);
 #pragma unroll
         for (int word = 0; word < 4; ++word)
             dz.slices[0][word] =
                 word < 2 * OUT_TILES ? packed<T>(sums[2 * word], sums[2 * word + 1]) : 0;
+        multiply_back<L>(dh, dz, shared, [&] {
+            store_words(shared.dz[L], dz);
+            rows.leave(rests, shared);
+            load_factors<L - 1>(inputs, shared);
+        });
     } else {
         UnitWords<L> values;
+        UnitSums<L + 1> next;
+        multiply_forward<L>(sums, inputs, shared, [&] {
+            store_words(shared.inputs[L], inputs);
+            load_biases<L + 1>(next, shared);
+        });
         activate<L>(values, sums, shared);
-        store_words(shared.inputs[L + 1], values);
-        go_through<L + 1>(sums, values, shared, run, rows);
-        if constexpr (KEEPS_DERIVATIVES<L>) {
-            load_words(values, shared.dz[L]);
-            __syncwarp();  // gradients will lie there
-        } else if constexpr (LOADS_VALUES) {
-            load_words(values, shared.inputs[L + 1]);
-        }
+        go_through<L + 1>(sums, next, values, shared, run, rows);
         chain<L>(dz, sums, values);
+        if constexpr (L > 0) {
+            multiply_back<L>(dh, dz, shared, [&] {
+                store_words(shared.dz[L], dz);
+                if constexpr (SENDS_EARLY) {
+                    fence_async();
+                    arrive_warp(exchange_of(shared).dz_full[L]);
+                }
+                load_factors<L - 1>(inputs, shared);
+            });
+            if constexpr (SENDS_EARLY) arrive_warp(exchange_of(shared).weights_free[L]);
+        } else {
+            store_words(shared.dz[L], dz);
+        }
     }
-    store_words(shared.dz[L], dz);
-    if constexpr (L > 0) multiply_back<L>(dh, dz, shared);
 }
 
 __device__ inline void take_rows(SmallShared& shared, const SmallRun& run, const OwnRows& rows) {
     Words<padded(0)> x;
 #pragma unroll
     for (int i = 0; i < padded(0) / 16; ++i)
-        load_a(x.slices[i], &shared.x[16 * own_warp()][16 * i], X_STRIDE);
-    store_words(shared.inputs[0], x);
+        load_a(x.slices[i], &shared.x[rows.step % 2][16 * own_warp()][16 * i], X_STRIDE);
+    UnitSums<0> z;
+    load_biases<0>(z, shared);
     float none[padded(0) / 2];
-    go_through<0>(none, x, shared, run, rows);
+    go_through<0>(none, z, x, shared, run, rows);
 }

@@ -6,76 +6,63 @@
 
 #include "resident/layout/group_network.cuh"
 
-// Leaves the warp's part of a tile to products.
-__device__ inline void store_tile(SmallShared& shared, const Place& tile,
-                                  const unsigned (&words)[4]) {
-    stmatrix_x4(shared.weights[tile.layer] + place_of(16 * warp_of_group(), tile.column), words);
-}
-
 // -- other blocks ---------------------------------------------------------------------------------
 
-template <class Number>
-__device__ inline void send_quad(int to, const void* place, const Number* four,
-                                 const Barrier& full) {
-    store_async_quad(place_in(to, place), reinterpret_cast<const unsigned (&)[4]>(*four),
-                     place_in(to, &full));
-}
-
-// Until what all others send of something in a phase is there; a thread of the group counts it.
-__device__ inline void await_others(Barrier& full, int phase, unsigned bytes) {
-    if (thread_of_group() == 0) mbarrier_expect(&full, bytes);
-    wait(full, phase);
-}
-
-// Sends others their tiles' sums of a bundle, and keeps this block's.
-template <int COUNT>
-__device__ inline void send_sums(float (&own)[8], const float (&sums)[COUNT],
-                                 const SmallShared& shared, int bundle) {
+// Leaves sums of a bundle's tiles to the blocks that have these, from the next rank on. Which those
+// are follows from the block's own rank: so there is code for each OWN.
+template <int COUNT, int OWN = 0>
+__device__ inline void send_sums(const float (&sums)[COUNT], const SmallShared& shared,
+                                 int bundle) {
+    if constexpr (OWN + 1 < CLUSTER)
+        if (own_rank() != OWN) return send_sums<COUNT, OWN + 1>(sums, shared, bundle);
     Exchange& exchange = exchange_of(shared);
+    float4* place = &exchange.sums[OWN][bundle][0][thread_of_group()];
 #pragma unroll
-    for (int rank = 0; rank < COUNT / 8; ++rank) {
-        const float* of_rank = sums + 8 * rank;
-        if (rank == own_rank()) {
+    for (int i = 0; i < CLUSTER; ++i) {
+        const int rank = (OWN + 1 + i) % CLUSTER;
+        if (8 * rank >= COUNT || !is_there(tile_of_block(bundle, rank))) continue;
+        const float* own = sums + 8 * rank;
+        if (rank == OWN) {
+            place[0] = {own[0], own[1], own[2], own[3]};
+            place[GROUP_THREADS] = {own[4], own[5], own[6], own[7]};
+            continue;
+        }
+        const unsigned far = place_in(rank, place),
+                       full = place_in(rank, &exchange.sums_full[bundle]);
+        const auto& words = reinterpret_cast<const unsigned (&)[2][4]>(*own);
+        store_async_quad(far, words[0], full);
+        store_async_quad(far + GROUP_THREADS * sizeof(float4), words[1], full);
+    }
+}
+
+// Adds up those of all blocks, in the order of their ranks; a thread of the group counts others'.
+__device__ inline void add_ranks(float (&sums)[8], const SmallShared& shared, int bundle,
+                                 int step) {
+    Exchange& exchange = exchange_of(shared);
+    Barrier& full = exchange.sums_full[bundle];
+    if (thread_of_group() == 0) mbarrier_expect(&full, (CLUSTER - 1) * 32 * GROUP_THREADS);
+    wait(full, step);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) own[i] = of_rank[i];
-        } else if (is_there(tile_of_block(bundle, rank))) {
-            auto& place = own_part_of(exchange, rank).sums[bundle];
+    for (int i = 0; i < 2 * CLUSTER; ++i) {
+        const float4 four = exchange.sums[i / 2][bundle][i % 2][thread_of_group()];
+        const float numbers[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int half = 0; half < 2; ++half)
-                send_quad(rank, &place[half][thread_of_group()], of_rank + 4 * half,
-                          exchange.sums_full[bundle]);
+        for (int j = 0; j < 4; ++j) {
+            float& sum = sums[4 * (i % 2) + j];
+            sum = i < 2 ? numbers[j] : sum + numbers[j];
         }
     }
 }
 
-__device__ inline void add_others(float (&sums)[8], const SmallShared& shared, int bundle,
-                                  int step) {
-    Exchange& exchange = exchange_of(shared);
-    await_others(exchange.sums_full[bundle], step, (CLUSTER - 1) * 32 * GROUP_THREADS);
+// Until all weights that other blocks have updated are there. A group calls.
+__device__ inline void await_words(SmallShared& shared, int phase) {
+    Barrier& full = exchange_of(shared).words_full;
+    int own = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * (CLUSTER - 1); ++i) {
-        const float4 four = exchange.others[i / 2].sums[bundle][i % 2][thread_of_group()];
-        const float numbers[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sums[4 * (i % 2) + j] += numbers[j];
-    }
-}
-
-// The tiles of a bundle that others have updated.
-__device__ inline void receive_words(SmallShared& shared, int bundle, int phase) {
-    Exchange& exchange = exchange_of(shared);
-    unsigned bytes = 0;
-#pragma unroll
-    for (int i = 0; i < CLUSTER - 1; ++i)
-        bytes += is_there(tile_of_block(bundle, other_rank(i))) ? 16 * GROUP_THREADS : 0;
-    await_others(exchange.words_full[bundle], phase, bytes);
-#pragma unroll
-    for (int i = 0; i < CLUSTER - 1; ++i) {
-        const Place tile = tile_of_block(bundle, other_rank(i));
-        if (!is_there(tile)) continue;
-        const uint4 quad = exchange.others[i].words[bundle][thread_of_group()];
-        store_tile(shared, tile, {quad.x, quad.y, quad.z, quad.w});
-    }
+    for (int bundle = 0; bundle < BUNDLES; ++bundle)
+        own += is_there(tile_of_block(bundle, own_rank()));
+    if (thread_of_group() == 0) mbarrier_expect(&full, (ALL_TILES - own) * 16 * GROUP_THREADS);
+    wait(full, phase);
 }
 
 // -- tiles ----------------------------------------------------------------------------------------
@@ -85,33 +72,39 @@ __device__ inline void receive_words(SmallShared& shared, int bundle, int phase)
 struct HeldTile {
     float numbers[8], slots[8][SLOT_PLACES];
 
+    // What optimizer state keeps does not wait for gradients.
+    __device__ void fade(const SmallRun& run) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) fade_slots(slots[i], run.rule);
+    }
+
     // Two neighbours, which share a reciprocal.
     __device__ void update_two(int i, const float (&sums)[8], const SmallRun& run,
                                const StepSettings& settings) {
+        if constexpr (OwnRule::IS_LINEAR)
 #pragma unroll
-        for (int j = i; j < i + 2; ++j) {
-            if constexpr (OwnRule::IS_LINEAR)
-                update_parameter(numbers[j], slots[j], sums[j], run.unscale, settings, run.rule);
-            else
-                fade_slots(slots[j], run.rule);
-        }
-        update_pair(pair_of(numbers[i]), pair_of(slots[i]), pair_of(sums[i]), run.unscale, settings,
-                    run.rule);
+            for (int j = i; j < i + 2; ++j)
+                update_parameter(numbers[j], slots[j], sums[j], run.unscale(), settings, run.rule);
+        update_pair(pair_of(numbers[i]), pair_of(slots[i]), pair_of(sums[i]), run.unscale(),
+                    settings, run.rule);
     }
 
-    // Leaves weights to products, of other blocks, too.
+    // Leaves weights to products, of other blocks, too: a lane sends the 16 bytes that it has a
+    // place for.
     __device__ void share(SmallShared& shared, int bundle) const {
+        const Place tile = tile_of_block(bundle, own_rank());
         const float (&own)[8] = numbers;
-        const unsigned words[4] = {packed<T>(own[0], own[1]), packed<T>(own[2], own[3]),
-                                   packed<T>(own[4], own[5]), packed<T>(own[6], own[7])};
-        store_tile(shared, tile_of_block(bundle, own_rank()), words);
-        if constexpr (CLUSTER == 1) return;
-        Exchange& exchange = exchange_of(shared);
+        unsigned char* place =
+            shared.weights[tile.layer] + place_of(16 * warp_of_group(), tile.column);
+        stmatrix_x4(place, {packed<T>(own[0], own[1]), packed<T>(own[2], own[3]),
+                            packed<T>(own[4], own[5]), packed<T>(own[6], own[7])});
+        if constexpr (CLUSTER > 1) {
+            __syncwarp();
+            const uint4 quad = *reinterpret_cast<const uint4*>(place);
 #pragma unroll
-        for (int i = 0; i < CLUSTER - 1; ++i) {
-            const int rank = other_rank(i);
-            send_quad(rank, &own_part_of(exchange, rank).words[bundle][thread_of_group()], words,
-                      exchange.words_full[bundle]);
+            for (int i = 0; i < CLUSTER - 1; ++i)
+                store_async_quad(place_in(other_rank(i), place), {quad.x, quad.y, quad.z, quad.w},
+                                 place_in(other_rank(i), &exchange_of(shared).words_full));
         }
     }
 
@@ -132,14 +125,16 @@ struct HeldTile {
     __device__ void each(const Place& place, const Arrays& arrays, F f) {
         float* const* of_layer = arrays.of_layers + 2 * place.layer * (1 + SLOTS);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int input = 16 * warp_of_group() + own_lane() / 4 + i / 2 % 2 * 8,
-                      unit = 16 * place.column + i / 4 * 8 + own_lane() % 4 * 2 + i % 2;
-            if (input >= place.inputs || unit >= place.units) continue;
-            f(numbers[i], of_layer[0] + input * place.units + unit);
+        for (int slot = -1; slot < SLOTS; ++slot) {
+            float* const first = of_layer[1 + slot];
 #pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot)
-                f(slots[i][slot], of_layer[1 + slot] + input * place.units + unit);
+            for (int i = 0; i < 8; ++i) {
+                const int input = 16 * warp_of_group() + own_lane() / 4 + i / 2 % 2 * 8,
+                          unit = 16 * place.column + i / 4 * 8 + own_lane() % 4 * 2 + i % 2;
+                if (input < place.inputs && unit < place.units)
+                    f(slot < 0 ? numbers[i] : slots[i][slot < 0 ? 0 : slot],
+                      first + input * place.units + unit);
+            }
         }
     }
 };
@@ -152,16 +147,19 @@ struct HeldWeights {
     using Sums = float[8 * TILES];
 
     unsigned group;
-    HeldTile tiles[MOST] = {};
+    HeldTile tiles[MOST];
 
     // f(bundle, the which of the group's it is).
     template <class F>
     __device__ void each_bundle(F f) {
-        if constexpr (OF_OUTPUTS) return f(OUT_BUNDLE, 0);
+        if constexpr (OF_OUTPUTS) {
+            f(OUT_BUNDLE, 0);
+        } else {
 #pragma unroll
-        for (int i = 0; i < MOST; ++i) {
-            const int bundle = static_cast<int>(group) + i * GROUPS;
-            if (OUT_BUNDLE % GROUPS == 0 || bundle < OUT_BUNDLE) f(bundle, i);
+            for (int i = MOST - 1; i >= 0; --i) {
+                const int bundle = static_cast<int>(group) + i * GROUPS;
+                if (OUT_BUNDLE % GROUPS == 0 || bundle < OUT_BUNDLE) f(bundle, i);
+            }
         }
     }
 
@@ -181,32 +179,62 @@ struct HeldWeights {
         });
     }
 
-    __device__ void receive(SmallShared& shared, int phase) {
-        if constexpr (CLUSTER > 1)
-            each_bundle([&](int bundle, int) { receive_words(shared, bundle, phase); });
+    // Zeros that follow from nothing: others would be in registers before the group has its own.
+    __device__ void clear() {
+        const float zero = __uint_as_float(unforeseen(0u));
+#pragma unroll
+        for (HeldTile& tile : tiles) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                tile.numbers[i] = zero;
+#pragma unroll
+                for (float& slot : tile.slots[i]) slot = zero;
+            }
+        }
     }
 
     // Before the first step.
     __device__ void begin(SmallShared& shared, const Arrays& arrays) {
+        clear();
         each(arrays, [](float& number, const float* place) { number = *place; });
         each_tile([&](HeldTile& tile, int bundle) { tile.share(shared, bundle); });
-        receive(shared, 0);
+        if (CLUSTER > 1 && group == 0) await_words(shared, 0);
     }
 
-    // Starts the product of what a bundle's layer takes, across, and the gradients of its units.
-    __device__ static void multiply(Sums& sums, const SmallShared& shared, int bundle) {
-        const Place place = place_of_bundle(bundle);
-        const uint64 inputs = operand_at(shared.inputs[place.layer], 0),
-                     gradients =
-                         operand_at(shared.dz[place.layer], place.column * CLUSTER * SLICE_BYTES);
+    // Starts the product of what a layer takes, across, and the gradients of its units from
+    // `column` on.
+    template <int COUNT>
+    __device__ static void multiply(float (&sums)[COUNT], const SmallShared& shared, int layer,
+                                    int column) {
+        const uint64 inputs = operand_at(shared.inputs[layer], 0),
+                     gradients = operand_at(shared.dz[layer], column * SLICE_BYTES);
 #pragma unroll
         for (float& number : sums) number = 0;
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < ROW_SLICES; ++k)
             SliceProduct<T, true, true>::add_to(sums, moved(inputs, 16 * k * LINE_BYTES),
-                                                moved(gradients, 16 * k * LINE_BYTES), k > 0);
+                                                moved(gradients, 16 * k * LINE_BYTES),
+                                                begins_or_adds(k));
         wgmma_commit();
+    }
+
+    __device__ static void multiply_bundle(Sums& sums, const SmallShared& shared, int bundle) {
+        const Place place = place_of_bundle(bundle);
+        multiply(sums, shared, place.layer, place.column * CLUSTER);
+    }
+
+    // All tiles of a layer at once, where one group has them.
+    template <int L = 0>
+    __device__ static void multiply_layers(float (&sums)[MOST][8], const SmallShared& shared) {
+        constexpr int FIRST = bundles_before(L), TILES_OF = bundles_before(L + 1) - FIRST;
+        multiply(reinterpret_cast<float (&)[8 * TILES_OF]>(sums[FIRST]), shared, L, 0);
+        if constexpr (L + 1 < HIDDEN) multiply_layers<L + 1>(sums, shared);
+    }
+
+    __device__ void fade(const SmallRun& run) {
+#pragma unroll
+        for (HeldTile& tile : tiles) tile.fade(run);
     }
 
     // All bundles take a step's gradients in.
@@ -214,25 +242,31 @@ struct HeldWeights {
                            int step) {
         if constexpr (CLUSTER == 1) {
             Sums sums[MOST];
-            each_bundle([&](int bundle, int i) { multiply(sums[i], shared, bundle); });
+            if constexpr (GROUPS == 1 && !OF_OUTPUTS)
+                multiply_layers(sums, shared);
+            else
+                each_bundle([&](int bundle, int i) { multiply_bundle(sums[i], shared, bundle); });
+            fade(run);
             wgmma_wait<0>();
             each_bundle([&](int bundle, int i) {
                 tiles[i].update(shared, run, settings, sums[i], bundle);
             });
         } else {
-            float own[MOST][8];
-            each_bundle([&](int bundle, int i) {
+            each_bundle([&](int bundle, int) {
+                if (SENDS_EARLY && !OF_OUTPUTS && bundle >= bundles_before(1)) return;
                 Sums sums;
-                multiply(sums, shared, bundle);
+                multiply_bundle(sums, shared, bundle);
                 wgmma_wait<0>();
-                send_sums(own[i], sums, shared, bundle);
+                send_sums(sums, shared, bundle);
             });
+            fade(run);
             each_bundle([&](int bundle, int i) {
                 if (!is_there(tile_of_block(bundle, own_rank()))) return;
-                add_others(own[i], shared, bundle, step);
-                tiles[i].update(shared, run, settings, own[i], bundle);
+                float sums[8];
+                add_ranks(sums, shared, bundle, step);
+                tiles[i].update(shared, run, settings, sums, bundle);
             });
-            receive(shared, step + 1);
+            if (group == 0) await_words(shared, step + 1);
         }
     }
 };
