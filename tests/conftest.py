@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections import Counter
 from threading import Thread
 from typing import Any
@@ -15,6 +16,7 @@ from emulator.build import build_scheduler, gxx_missing
 from emulator.runtime import EmulatedRuntime
 from support.both_ends import BothEnds
 from support.environment import start_clean
+from support.few_reports import tell_less
 from support.strict import FILTERS
 from support.turns import COLLECTED, is_slow_as_a_whole, mark_turns
 from warpfit.backends.cuda import runtime
@@ -22,6 +24,7 @@ from warpfit.backends.cuda.memory import Memory
 
 start_clean()
 os.environ["WARPFIT_DEVICE"] = "cpu"  # is what device 'auto' is, on a machine with a GPU too
+os.fsync = lambda fd: None  # what tests write need not outlast a power cut
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
 
@@ -37,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         Thread(target=build_scheduler).start()  # while the processes of pytest-xdist collect
     if worker := getattr(config, "workerinput", {}).get("workerid"):
         config.pluginmanager.register(BothEnds(worker))
+        tell_less(config)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -80,6 +84,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
         )
     mark_turns(items)
     config.stash[COLLECTED] = list(items)
+    leave_constants_alone()
+
+
+def leave_constants_alone() -> None:
+    """Let Hypothesis try no constants of our sources, all of which each process would read for
+    them, and what is tried not change with them.
+    """
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))

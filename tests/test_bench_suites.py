@@ -522,6 +522,7 @@ def test_without_pytorch_numpy_is_the_reference(
     assert found["runs"]["NumPy float32"]["largest_difference"] == 0
 
 
+@pytest.mark.slow
 def test_engines_on_a_device_are_compared(
     cuda: str, scripts: Any, small_data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -663,6 +664,7 @@ def test_without_ncu_it_says_so(
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_ranks_are_checked_and_measured(
     scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_parts_on_the_cpu(
     assert report.estimators_gpu({"parts": parts}) == ""
 
 
+@pytest.mark.slow
 def test_part_on_a_gpu(cuda: str, bench: Any, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SOLVERS", ("adam",))
     parts = bench.measure(["gpu"], bench.SMALL, 1, cuda)

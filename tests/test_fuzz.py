@@ -56,7 +56,7 @@ def counts_and_bytes(family: harness.Family, feed: harness.Feed) -> tuple[harnes
     return found
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(8)
 @pytest.mark.skipif(FORKED is None, reason="memory is counted as Linux does")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_malformed_input(name: str, tmp_path: Path) -> None:

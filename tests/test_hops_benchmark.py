@@ -57,6 +57,7 @@ def test_a_step_ahead_waits_for_two_hops_of_the_cluster_and_one_of_the_block(
     }
 
 
+@pytest.mark.slow
 def test_layers_exchange_units_and_gradients(hops: Any, rows: list[dict[str, Any]]) -> None:
     three = network_of(784, 128, 128, 128, 10)
     by_layers = launched(one_launch_layers.choose_layers, [three])[0]

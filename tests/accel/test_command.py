@@ -239,6 +239,7 @@ def test_a_program_without_perceptrons_imports_nothing_of_training(tmp_path: Pat
     assert found.stderr == "warpfit.accel: no perceptron was trained\n"
 
 
+@pytest.mark.slow
 def test_a_notebook_loads_it() -> None:
     pytest.importorskip("IPython")
     code = """

@@ -37,8 +37,12 @@ LINK_FLAGS = ("-shared", "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}
 ALONE = ("-nostdlib", "-lgcc")
 HEADER = "cuda_emulator.h"
 # Unoptimized, kernels compile in half the time; much of their work is the scheduler's library's.
-# Collecting the compiler's garbage would take 6% of it.
+# A few have few variants, and much to do in many tests. Collecting the compiler's garbage would
+# take 6% of it.
 UNOPTIMIZED = ("-O0", "--param=ggc-min-heapsize=400000")
+OPTIMIZED = ("-O1", *UNOPTIMIZED[1:])
+HAVE_MUCH_TO_DO = {"all_finite", "initial_values", "l2_penalty", "matrix_products", "sum_columns"}
+INLINED = ("-O2", "-fno-semantic-interposition")  # nobody replaces the scheduler's functions
 SANITIZE_FLAGS = (
     "-O1",
     "-g1",
@@ -79,7 +83,8 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     CompileError
         g++ rejected the file; the message carries its log.
     """
-    flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else UNOPTIMIZED))
+    usual = OPTIMIZED if entry in HAVE_MUCH_TO_DO else UNOPTIMIZED
+    flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else usual))
     own = {name: value for name, value in defines.items() if name.startswith("_")}
     settings = tuple((name, value) for name, value in defines.items() if name not in own)
     macros = {
@@ -150,11 +155,11 @@ def _launch_bound(source: str, entry: str) -> str:
 @functools.cache
 def build_scheduler() -> Path:
     """Compile the scheduler, once for all kernels, and return its library."""
-    target = _cache() / f"libemulator-{_digest(FLAGS, ())}.so"
+    target = _cache() / f"libemulator-{_digest([*FLAGS, *INLINED], ())}.so"
     if not target.exists():
         name = f"-Wl,-soname,{target.name}"
         sources = map(str, sorted({*EMULATOR.glob("*.cpp")} - {EMULATOR / "entry.cpp"}))
-        compile_once([*FLAGS, "-O2", "-shared", *sources, name, "-pthread"], target)
+        compile_once([*FLAGS, *INLINED, "-shared", *sources, name, "-pthread"], target)
     return target
 
 

@@ -177,6 +177,7 @@ def test_a_rehearsal_computes_nothing_and_is_held_once(
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_the_longest_kernel_of_a_sweep_is_the_first(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@ let it be.
 
 Who reads what others may overwrite meanwhile, or writes what others may still read, comes to other
 bits then. On a GPU that takes a warp that is held up for microseconds, as where several programs
-share the card. Sweeps have such tests in test_many_networks.py.
+share the card. One epoch is one launch: more would be the same kernel again. Sweeps have such
+tests in test_many_networks.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def test_warp_specialized(
     words = case.specialize(monkeypatch, only_specialized_cluster)
     assert_bits_when_late(
         monkeypatch,
-        lambda: case.train(words),
+        lambda: case.train(words, epochs=1),
         min(case.cluster * case.replicas, 3),
         warps=24,
         num_multiprocessors=MULTIPROCESSORS,
@@ -55,7 +56,7 @@ def test_layer_by_layer(
     only_replicas(case.replicas)
     assert_bits_when_late(
         monkeypatch,
-        lambda: case.train("layer by layer"),
+        lambda: case.train("layer by layer", epochs=1),
         min(case.cluster * case.replicas, 3),
         warps=8,
         num_multiprocessors=MULTIPROCESSORS,
@@ -71,7 +72,7 @@ def test_on_a_card(
     monkeypatch: pytest.MonkeyPatch, only_card: Callable[..., None], case: Case
 ) -> None:
     case.take_a_card(only_card)
-    assert_bits_when_late(monkeypatch, lambda: case.train("weights"), blocks=3, warps=2)
+    assert_bits_when_late(monkeypatch, lambda: case.train("weights", epochs=1), blocks=3, warps=2)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +85,8 @@ def test_in_groups_of_warps(
 ) -> None:
     only_small(case.cluster, 2)
     assert_bits_when_late(
-        monkeypatch, lambda: case.train("groups of four warps"), min(case.cluster, 3), warps=16
+        monkeypatch,
+        lambda: case.train("groups of four warps", epochs=1),
+        min(case.cluster, 3),
+        warps=16,
     )

@@ -513,7 +513,7 @@ def test_clusters_come_to_the_same_bits_whichever_warp_is_late(
 ) -> None:
     in_clusters(cluster)
     sizes = (60, hidden, 4)
-    assert_bits_of_sweeps(monkeypatch, min(cluster, 3), 16, sizes=sizes, batch=60, num_rows=130)
+    assert_bits_of_sweeps(monkeypatch, min(cluster, 3), 16, sizes=sizes, batch=60, num_rows=100)
 
 
 @pytest.mark.slow

@@ -768,7 +768,7 @@ def assert_follows_numpy_for_300_steps(
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("activation", ["tanh", pytest.param("relu", marks=pytest.mark.slow)])
 def test_300_steps(cuda: str, activation: str, precision: str) -> None:
-    assert_follows_numpy_for_300_steps((64, 64, 10), 32, 30, activation, precision=precision)
+    assert_follows_numpy_for_300_steps((40, 40, 10), 16, 30, activation, precision=precision)
 
 
 @pytest.mark.gpu

@@ -355,6 +355,7 @@ EXPONENTS = (-30, -18, -10, -4, 4, 10, 18, 30)
 
 
 @pytest.mark.filterwarnings("ignore:.*standardise")
+@pytest.mark.in_turns(27)
 @pytest.mark.parametrize(
     "exponent",
     [pytest.param(own, marks=() if own in (-30, 30, 4) else pytest.mark.slow) for own in EXPONENTS],

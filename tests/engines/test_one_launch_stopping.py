@@ -191,7 +191,7 @@ def test_networks(
 @pytest.mark.parametrize(
     ("replicas", "clusters", "settings"),
     [
-        pytest.param(2, (1,), {}, id="val_loss"),
+        pytest.param(2, (1,), {}, id="val_loss", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"make": penalized, **OF_LOSS}, id="penalty"),
         pytest.param(2, (2,), OF_LOSS, id="loss", marks=pytest.mark.slow),
         pytest.param(

@@ -33,7 +33,7 @@ STEPS = 5  # of an epoch of each case
 WARP = 32
 
 
-def some(cases: list[Case], places: Sequence[int] = (0, 1, 2)) -> list[Any]:
+def some(cases: list[Case], places: Sequence[int]) -> list[Any]:
     """Return the cases, of which all but those at some places are for when there is time."""
     return [
         pytest.param(case, marks=() if place in places else pytest.mark.slow)
@@ -154,7 +154,7 @@ def specialized_threads(config: OneLaunchConfig) -> Callable[[str], range]:
     return threads_of
 
 
-@pytest.mark.parametrize("case", some(SPECIALIZED, (0, 1, 4)), ids=str)
+@pytest.mark.parametrize("case", some(SPECIALIZED, (0, 1)), ids=str)
 def test_warp_specialized(
     monkeypatch: pytest.MonkeyPatch,
     only_specialized_cluster: Callable[[int], None],
@@ -213,7 +213,7 @@ def test_on_a_card(
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
 
 
-@pytest.mark.parametrize("case", some(IN_GROUPS), ids=str)
+@pytest.mark.parametrize("case", some(IN_GROUPS, (0, 2)), ids=str)
 def test_in_groups_of_warps(
     monkeypatch: pytest.MonkeyPatch,
     only_small: Callable[[int, int], None],
@@ -305,7 +305,7 @@ def cluster_chooser(name: str) -> Chooser:
         (1, (260, 40, 10), 1),
         pytest.param(1, (100, 100, 10), 2, marks=pytest.mark.slow),
         (2, (200, 128, 10), 3),
-        (4, (90, 30, 7), 1),
+        pytest.param(4, (90, 30, 7), 1, marks=pytest.mark.slow),
     ],
 )
 def test_clusters_of_many(

@@ -163,6 +163,7 @@ def test_two_cards_fit_one_network(
     assert two.get_params()["device"] == "cuda:all"
 
 
+@pytest.mark.slow
 @on_emulator
 def test_two_cards_search_with_the_bits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     open_cards(monkeypatch, 2)

@@ -57,8 +57,8 @@ class Case(NamedTuple):
         else:
             only_card(self.replicas, self.cluster, 2)
 
-    def train(self, words: str) -> list[Any]:
-        """Train by a launch whose reason has these words; return all losses and parameters."""
+    def train(self, words: str, epochs: int = 2) -> list[Any]:
+        """Train by launches whose reason has these words; return all losses and parameters."""
         x, y = data(self.sizes, num_rows=4 * self.batch_size + self.batch_size // 3 + 1)
         model = activated(self.sizes, self.activations, self.dropout)
         history = fit(
@@ -66,6 +66,7 @@ class Case(NamedTuple):
             x,
             y,
             OPTIMIZERS[self.optimizer](model),
+            epochs=epochs,
             batch_size=self.batch_size,
             precision=self.precision,
             validation_data=data(self.sizes, num_rows=self.validated) if self.validated else None,

@@ -130,12 +130,14 @@ def assert_steps_are_those_of_the_reference(case: Case, run: Launched, rtol: flo
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_steps_are_those_of_the_reference(cuda: str, name: str) -> None:
     rtol = 1e-2 if name.startswith("one") else 5e-3  # of more products, more is rounded
     assert_steps_are_those_of_the_reference(CASES[name], CASES[name].run(cuda), rtol)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("row_tiles", [1, 2])
 @pytest.mark.parametrize("case", [DEEP, ONE], ids=["five layers", "one"])
 def test_layers_by_8_and_by_16_rows(cuda: str, case: Case, row_tiles: int) -> None:

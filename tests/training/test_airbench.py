@@ -29,7 +29,7 @@ def pictures(count: int, side: int = 25, channels: int = 3) -> tuple[Any, Any]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    (x, y), (x_test, y_test) = pictures(24), pictures(8)
+    (x, y), (x_test, y_test) = pictures(16), pictures(4)
     path = tmp_path / "pictures.npz"
     np.savez(path, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
     return str(path)
@@ -110,13 +110,13 @@ def test_views_are_mirrored_and_moved_by_a_pixel() -> None:
 
 
 def test_a_job_trains_tests_and_is_repeated_by_its_file(data: str, tmp_path: Path) -> None:
-    job = recipe_jobs.prepare(settings(data=data, epochs=2, batch_size=12))
+    job = recipe_jobs.prepare(settings(data=data, epochs=2, batch_size=8))
     outcome = job.run(tmp_path / "run", verbose=False)
     assert outcome.history["loss"][-1] < outcome.history["loss"][0]
     assert outcome.test is not None
     assert "by the mean over mirrored and moved views" in outcome.notes[-1]
     again = merged_settings({}, tmp_path / "run" / "config.toml")
-    assert (again.recipe, again.epochs, again.batch_size) == ("airbench", 2, 12)
+    assert (again.recipe, again.epochs, again.batch_size) == ("airbench", 2, 8)
     repeated = recipe_jobs.prepare(again).run(tmp_path / "again", verbose=False)
     assert repeated.history["loss"] == outcome.history["loss"]
     loaded = wf.load_trained(tmp_path / "run" / "model.safetensors")

@@ -281,6 +281,7 @@ def test_a_network_on_the_cpu_has_one_precision() -> None:
     assert history.precisions == {1: "float32"}
 
 
+@pytest.mark.slow
 def test_an_estimator_goes_on_as_well(cuda: str) -> None:
     x = 400 * X
     settings: dict[str, Any] = {

@@ -104,6 +104,7 @@ for fit in {fits!r}:
     assert not files(tmp_path)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("end", ["interrupt", "kill", "raise"])
 def test_what_ends_one_process_ends_all(end: str, tmp_path: Path) -> None:
     program = (

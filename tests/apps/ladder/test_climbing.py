@@ -61,22 +61,26 @@ def test_networks_without_and_with_many_hidden_layers_do_too(
     np.testing.assert_allclose(np.ravel(found), np.ravel(expected), rtol=0, atol=2e-2)
 
 
-def test_every_rung_has_the_products_that_it_names(cuda: str) -> None:
-    from warpfit.apps.ladder.trainer import StepByStep
-
-    for name, kernel in (
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
         ("textbook", "matmul_naive"),
         ("fused", "matmul_naive"),
         ("tiled", "matmul_tiled"),
         ("register", "matmul_register"),
         ("pinned", "matmul_mma"),
-    ):
-        (rung,) = (rung for rung in RUNGS if rung.name == name)
-        program = program_of(rung, small_task(), cuda)
-        assert isinstance(program, StepByStep)
-        program.prepare()
-        launches = program.ops._products.values()  # type: ignore[attr-defined]
-        assert {launch.config.kernel for launch in launches} == {kernel}
+    ],
+)
+def test_every_rung_has_the_products_that_it_names(name: str, kernel: str, cuda: str) -> None:
+    from warpfit.apps.ladder.trainer import StepByStep
+
+    (rung,) = (rung for rung in RUNGS if rung.name == name)
+    program = program_of(rung, small_task(), cuda)
+    assert isinstance(program, StepByStep)
+    program.prepare()
+    launches = program.ops._products.values()  # type: ignore[attr-defined]
+    assert {launch.config.kernel for launch in launches} == {kernel}
 
 
 @pytest.mark.slow

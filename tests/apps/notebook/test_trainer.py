@@ -118,6 +118,7 @@ def test_regression_has_no_classes_to_show() -> None:
         Trainer(Dataset("numbers", x, y, x, y, ()), device="cpu")
 
 
+@pytest.mark.slow
 def test_a_few_digits_on_a_device(cuda: str) -> None:
     digits = load_dataset("digits")
     few = Dataset(

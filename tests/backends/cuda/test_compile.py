@@ -176,25 +176,66 @@ def test_the_machine_code_has_all_products_of_warpgroups_and_no_spills(name: str
         assert_has_all_products(name, defines)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(9)
 @pytest.mark.parametrize("name", ON_HOPPER)
 def test_one_variant_has_all_products_of_warpgroups_and_no_spills(name: str) -> None:
     assert_has_all_products(name, variant_of(name, "sm_90a"))
 
 
 OLDEST_NEWEST_AND_THIS = (jit.ARCHITECTURES[0], jit.ARCHITECTURES[-1], "sm_90a")
-# Their numbers only just fit into registers.
-RESIDENT = {*MAY_SPILL, "one_launch_card", "narrow_step"}
+
+
+def assert_reads(name: str, defines: dict[str, str], arch: str) -> None:
+    settings = tuple(defines.items())
+    unit = jit.unit_of(name, jit.source_of(name), settings)
+    flags = [f"-D{key}={value}" for key, value in jit.macros_of(name, settings)]
+    assert errors_in(unit, arch, *flags) == "", f"{defines} for {arch}"
+
+
+def errors_in(unit: str, arch: str, *flags: str) -> str:
+    """Return what the compiler says where it only reads a kernel, a tenth of its work, and finds
+    errors.
+    """
+    from cuda.bindings import nvrtc
+
+    _, program = nvrtc.nvrtcCreateProgram(unit.encode(), b"kernel.cu", 0, [], [])
+    options = [f"-arch={arch}", *jit.compiler_options(), f"-I{jit.KERNELS}", *flags]
+    options.append("--fdevice-syntax-only")
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = bytearray(size)  # bytes of length 1 are shared by all of Python
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    return log.decode() if int(error) else ""
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_compiler_reads_it(name: str) -> None:
+    archs = [
+        arch
+        for arch in OLDEST_NEWEST_AND_THIS
+        if any(is_supported(name, defines, arch) for defines in VARIANTS[name])
+    ]
+    arch = archs[list(VARIANTS).index(name) // 2 % len(archs)]
+    assert_reads(name, variant_of(name, arch), arch)
+
+
+def test_a_reader_finds_what_is_wrong() -> None:
+    wrong = "template <class T> __device__ T f(T x) { return x.missing; }\n"
+    wrong += 'extern "C" __global__ void kernel(float* x) { *x = f(*x); }\n'
+    assert "expression must have class type" in errors_in(wrong, "sm_90a")
 
 
 def is_in_turn(name: str, arch: str) -> bool:
-    """Return whether every run compiles a kernel: those that are resident for the GPU at hand only,
-    of the others one in six; for other architectures one in sixteen.
+    """Return whether every run compiles a kernel to its end: for the GPU at hand one whose numbers
+    only just fit into registers, and of the others one in twelve; for other architectures one in
+    32.
     """
     kernel, other = list(VARIANTS).index(name), OLDEST_NEWEST_AND_THIS.index(arch)
     if arch == "sm_90a":
-        return name in RESIDENT or kernel % 6 == 0
-    return name not in RESIDENT and (kernel + 8 * other) % 16 == 0
+        return name == "one_launch" or (name not in MAY_SPILL and kernel % 12 == 0)
+    return name not in MAY_SPILL and (kernel + 16 * other) % 32 == 0
 
 
 # Those on Hopper are compiled above.
@@ -246,6 +287,7 @@ with ThreadPoolExecutor(8) as threads:
 """
 
 
+@pytest.mark.slow
 def test_threads_of_a_new_process_compile_at_once() -> None:
     program = AT_ONCE.replace("DEFINES", repr((("DTYPE", "float32"),)))
     done = run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True)

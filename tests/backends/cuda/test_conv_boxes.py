@@ -127,7 +127,7 @@ def test_a_stage_is_overwritten_only_when_all_have_read_it(
     monkeypatch.setattr(conv_boxes_sm90, "MOST_STAGES", 2)
     choose_tiling.cache_clear()
     setting = SETTINGS["padded"]
-    x, w = whole_numbers((9, *setting.x[1:]), setting.w)
+    x, w = whole_numbers((5, *setting.x[1:]), setting.w)
 
     def results() -> list[Any]:
         ops = CudaBackend(open_device(0))

@@ -393,7 +393,7 @@ def test_compiles(arch: str, dtype: str) -> None:
     assert used <= 255
 
 
-@pytest.mark.in_turns(8)
+@pytest.mark.slow
 @each_product
 def test_large_tiles_stay_in_registers(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     config = best(*[4096] * 3, dtype, transpose_a=transpose_a, transpose_b=transpose_b, vector=True)
