@@ -568,6 +568,15 @@ def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows}
 
 
+# Parts beside the rows, of this benchmark and of sweep.py, in words.
+APART = {
+    "headline": "ten epochs",
+    "curves": "the picture",
+    "search": "the search",
+    "curve": "the picture",
+}
+
+
 def with_earlier(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     """Return an older file's results of the same machine. Ours of another commit stay until they
     are measured again: cells name theirs, and `earlier` that of the other parts.
@@ -576,7 +585,7 @@ def with_earlier(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
         return {"rows": {}}
     earlier = dict(old.get("earlier", {}))
     if old["environment"]["commit"] != env["commit"]:
-        parts = [name for name in ("headline", "curves") if name in old and name not in earlier]
+        parts = [name for name in APART if name in old and name not in earlier]
         earlier |= dict.fromkeys(parts, old["environment"]["commit"])
     return {name: value for name, value in old.items() if name != "environment"} | {
         "earlier": earlier
@@ -601,9 +610,8 @@ def elsewhere(results: dict[str, Any], prefix: str = "") -> str:
                 peers.append(where)
             elif where:
                 told.append((where, f"{network_of(row)} at {row['batch']}"))
-    words = {"headline": "ten epochs", "curves": "the picture"}
     earlier = {} if prefix else results.get("earlier", {})
-    told += [(commit[:12], words[part]) for part, commit in earlier.items()]
+    told += [(commit[:12], APART[part]) for part, commit in earlier.items()]
     text = ""
     for where in sorted({*peers, *(where for where, _ in told)} - {""}):
         names = list(dict.fromkeys(name for own, name in told if own == where))

@@ -49,13 +49,13 @@ from one_launch import (
     TURNS,
     PeerKind,
     Program,
-    kept_results,
     made_up_classes,
     measured,
     mnist,
     print_programs,
     reason,
     summarised,
+    with_earlier,
 )
 
 PARTS = ("ours", "peers", "search", "curve")
@@ -570,7 +570,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Measure the parts, and write the results after each and after every row."""
     deadline = perf_counter() + 60 * arguments.minutes
     env = environment()
-    results = kept_results(read_results(), env)
+    results = with_earlier(read_results(), env)
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
             old = results["rows"].get(case.name, {})
@@ -580,9 +580,11 @@ def measure(arguments: argparse.Namespace) -> None:
             print_programs(case.name, row, "µs per network and step", digits=4)
     if "search" in arguments.parts:
         results["search"] = {**searched(Search(), arguments, deadline), **origin_of(env)}
+        results.get("earlier", {}).pop("search", None)
         save(results)
     if "curve" in arguments.parts:
         results["curve"] = curve(arguments, deadline)
+        results.get("earlier", {}).pop("curve", None)
         save(results)
 
 
