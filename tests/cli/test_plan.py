@@ -122,10 +122,6 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
             "bytes of shared memory for a tile of each layer, got",
         ),
         (
-            ["--card", "h200", "--hidden", "512,512,512", "--dropout", "0.1", "--batch-size", "32"],
-            "expected no dropout for weights that no cluster holds, which all blocks partition",
-        ),
-        (
             ["--card", "t4", "--hidden", "512,512,512"],
             "bytes of weights for the registers of a block, got",
         ),
