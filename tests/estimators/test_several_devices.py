@@ -46,6 +46,11 @@ def test_a_fit_on_several_has_the_numbers_of_one(devices: Any, settings: dict[st
     np.testing.assert_array_equal(again.predict_proba(X), several.predict_proba(X))
 
 
+def test_what_no_device_takes_is_told() -> None:
+    with pytest.raises(ConfigError, match="engine 'graph': expected a CUDA device"):
+        classifier(["cpu", "cpu"], n_ensemble=2, engine="graph").fit(X, Y)
+
+
 class Noting(wf.Callback):
     """Notes the devices of each run; a clone notes in the same list."""
 

@@ -158,6 +158,27 @@ def test_what_graphs_depend_on_makes_others(cuda: str, monkeypatch: pytest.Monke
     assert len(made) == 4  # whose dropout goes by the seed
 
 
+def test_a_turn_that_an_interrupt_ends_is_handed_on_once() -> None:
+    class Interrupted:
+        num_releases = 0
+
+        def acquire(self, timeout: float) -> bool:
+            return True
+
+        def release(self) -> None:
+            self.num_releases += 1
+            if self.num_releases == 1:
+                raise KeyboardInterrupt
+
+    lock: Any = Interrupted()
+    turn = side_by_side.Turn(lock)
+    turn.take()
+    with pytest.raises(KeyboardInterrupt):
+        turn.hand_on()
+    turn.hand_on()
+    assert lock.num_releases == 1
+
+
 def test_a_thread_with_its_own_stream_has_its_own_counters(kernel_runtime: Any) -> None:
     """Kernels of two threads run at once, and each counts its blocks."""
     ops = CudaBackend(kernel_runtime)

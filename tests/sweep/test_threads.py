@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT, pthread_kill
-from threading import Event, Lock, get_ident, main_thread
+from threading import Event, Lock, Thread, get_ident, main_thread
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import blobs
-from warpfit.sweep.threads import Stop, heard
+from warpfit.sweep.threads import DeviceThreads, Stop, heard
 
 X, Y = blobs(60)
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,3 +159,19 @@ def test_without_anything_to_hear_there_is_nothing() -> None:
     stop.set()  # interrupts nobody
     with pytest.raises(KeyboardInterrupt), heard(stop):
         pytest.fail("it began")
+
+
+def test_ctrl_c_as_threads_start_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = Thread.start, list[Thread]()
+
+    def interrupted(self: Thread) -> None:
+        if started:
+            raise KeyboardInterrupt
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DeviceThreads(["cpu", "cpu"])
+    started[0].join(10)
+    assert not started[0].is_alive()

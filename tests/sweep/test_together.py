@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from threading import Barrier
+from threading import Barrier, get_ident
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.many_networks import ManyNetworks
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
-from warpfit.engines import many_networks
+from warpfit.engines import many_networks, many_rows
 from warpfit.sweep import elsewhere, group_rows, together
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import Outcome
@@ -763,3 +764,44 @@ def test_long_runs_train_at_once_as_short_ones_do(
     monkeypatch.setattr(ManyNetworks, "groups", lambda *_: 3)
     sweep(cuda, [{"lr": 0.1, "seed": seed} for seed in range(7)], epochs=1)
     assert launches == [3, 3, 1]
+
+
+@on_emulator
+def test_what_the_threads_of_a_card_share_is_there_before_their_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_cards(monkeypatch, 2)
+    monkeypatch.setattr(ManyNetworks, "groups", lambda *_: 1)
+    pointer_of, are_late = many_rows.DeviceRows.pointer_of, []
+
+    def noted(self: Any, numbers: Any) -> int:
+        own, count = self.ops.runtime._own_streams, len(self._numbers)
+        pointer = pointer_of(self, numbers)
+        are_late.append(get_ident() in own and len(self._numbers) > count)
+        return pointer
+
+    monkeypatch.setattr(many_rows.DeviceRows, "pointer_of", noted)
+    candidates = [{"lr": 0.02 * (1 + idx)} for idx in range(3)]
+    sweep("cuda:0", candidates, device=["cuda:0", "cuda:1"], folds=3)
+    assert are_late
+    assert not any(are_late)
+
+
+@on_emulator
+def test_the_threads_of_a_card_bring_rows_once_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_cards(monkeypatch, 2)
+    monkeypatch.setattr(ManyNetworks, "groups", lambda *_: 1)
+    monkeypatch.setattr("warpfit.sweep.side_by_side.MOST_SECONDS", 0.01)
+    brought, of = [], group_rows.GroupRows.of
+
+    def slowly(group: Any) -> Any:
+        brought.append(group.plan.device)
+        sleep(0.1)
+        return of(group)
+
+    monkeypatch.setattr(group_rows.GroupRows, "of", slowly)
+    candidates = [{"lr": 0.02 * (1 + idx)} for idx in range(6)]
+    sweep("cuda:0", candidates, device=["cuda:0", "cuda:1"])
+    assert sorted(brought) == ["cuda:0", "cuda:1"]

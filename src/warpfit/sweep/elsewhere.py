@@ -115,9 +115,9 @@ class Cards(Shards):
 
     def _are_as_planned(self, groups: Sequence[Group]) -> bool:
         """Return whether there is one launch, on the same rows and for any of the devices."""
-        plan, tasks = groups[0].plan, groups[0].tasks
-        if len(groups) > 1 or isinstance(groups[0].launch, Obstacle) or CPU in self.devices:
+        if len(groups) != 1 or isinstance(groups[0].launch, Obstacle) or CPU in self.devices:
             return False
+        plan, tasks = groups[0].plan, groups[0].tasks
         every: Any = [backends.get(device) for device in (*self.devices, plan.device)]
         kinds, rows = {ops.runtime.card for ops in every}, {id(task.data) for task in tasks}
         return len(kinds) == len(rows) == 1 and all(takes(task, plan) for task in tasks)
@@ -188,10 +188,21 @@ def _train_shard(data: SharedData, share: tuple[str, Sent], stop: Event | None) 
 
 @dataclass
 class _OfDevice:
-    """What the threads of a device share: turns, and the rows that are there."""
+    """What the threads of a device share: turns, and the rows, which one of them brings there,
+    however long that takes.
+    """
 
     turn: Lock = field(default_factory=Lock)
+    bringing: Lock = field(default_factory=Lock)
     rows: GroupRows | None = None
+
+    def with_rows(self, part: Group, device: str) -> Group:
+        """Return a part of a group with its rows on this device."""
+        with self.bringing:
+            tasks = tuple(placed(part.tasks, device))
+            own = replace(part, tasks=tasks, plan=replace(part.plan, device=device))
+            self.rows = self.rows or GroupRows.of(own)
+            return replace(own, rows=self.rows)
 
 
 def _train_part(devices: Mapping[str, _OfDevice], part: Group, _: Event | None) -> list[Outcome]:
@@ -203,12 +214,10 @@ def _train_part(devices: Mapping[str, _OfDevice], part: Group, _: Event | None) 
     turn = Turn(shared.turn)
     turn.take()
     try:
-        tasks = tuple(placed(part.tasks, device))
-        own = replace(part, tasks=tasks, plan=replace(part.plan, device=device))
         # Before a stream of its own begins: both threads' come after what both read.
-        shared.rows = shared.rows or GroupRows.of(own)
+        own = shared.with_rows(part, device)
         with ops.runtime.own_stream(turn.handed_on):
-            return _sent(runner_here(device).run([replace(own, rows=shared.rows)]))
+            return _sent(runner_here(device).run([own]))
     finally:
         turn.hand_on()
 

@@ -58,6 +58,8 @@ class GroupRows:
         rows = DeviceRows(
             cast("ManyLaunch", group.launch), plan.device, TrainingData(x, y, weights)
         )
+        for numbers in (*train.values(), *test.values()):
+            rows.pointer_of(numbers)  # threads that share rows have a stream each afterwards
         return GroupRows(rows, len(data.x), train, test)
 
 

@@ -175,8 +175,8 @@ class Turn:
 
     def hand_on(self) -> None:
         if self._is_held:
+            self._is_held = False  # first, lest an interrupt has it released twice
             self._lock.release()
-            self._is_held = False
 
     @contextmanager
     def handed_on(self) -> Iterator[None]:

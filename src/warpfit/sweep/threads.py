@@ -94,8 +94,12 @@ class DeviceThreads(Executor):
         self._threads = [
             Thread(target=self._work, args=(device,), daemon=True) for device in devices
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C: those that were started would wait for calls for ever
+            self.shutdown(wait=False)
+            raise
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
