@@ -121,12 +121,12 @@ class SmallLaunch(ResidentLaunch):
         return {
             "inputs and gradients of layers": 2 * layers * rows * 128,
             "weights": layers * UNITS * 128,
-            "batches": 4 * rows * self.x_stride,
-            "settings": 4 * 16,
-            "targets": 8 * rows * network.target_words,
+            "batch": 2 * rows * self.x_stride,
+            "settings": 2 * 16,
+            "targets": 4 * rows * network.target_words,
             "losses": 160 * rows + 16 * padded(self.block_rows),
             "biases": 4 * (1 + network.slots) * layers * UNITS,
-            "barriers": 6 * 8,
+            "barriers": 4 * 8,
         }
 
     @property

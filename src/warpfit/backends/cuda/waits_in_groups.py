@@ -46,8 +46,8 @@ class _GroupsBlock(Block):
         row_groups = -(-self.config.batch // (self.cluster * GROUP_ROWS))
         row_warps = GROUP_WARPS * row_groups
         for name, number, count in (
-            ("x_full", 2, COPIED),
-            ("x_free", 2, HELPERS + GROUP_WARPS * groups),
+            ("x_full", 1, COPIED),
+            ("x_free", 1, HELPERS + GROUP_WARPS * groups),
             ("losses_full", 2, HELPERS),
             ("sums_full", self.are_several * (last + 1), 1),
             ("words_full", self.are_several, 1),
@@ -83,8 +83,8 @@ class _GroupsBlock(Block):
         for step in range(steps):
             if step:
                 yield from self.leave_losses(helpers, step - 1)
-            yield Wait(self.at("x_full", step % 2), step // 2)
-            yield Arrive(self.at("x_free", step % 2), len(helpers) or GROUP_WARPS)
+            yield Wait(self.at("x_full"), step)
+            yield Arrive(self.at("x_free"), len(helpers) or GROUP_WARPS)
             for layer in self.early if takes_rows else ():
                 yield Arrive(self.at("dz_full", layer), GROUP_WARPS)
                 yield Arrive(self.at("weights_free", layer), GROUP_WARPS)
@@ -145,10 +145,9 @@ class _GroupsBlock(Block):
             yield from self.await_bytes("words_full", 0, phase, tiles * WORD_BYTES)
 
     def keep_books(self, steps: int) -> Iterator[Event]:
-        for step in range(min(2, steps)):
-            yield Arrive(self.at("x_full", step), COPIED)
+        yield Arrive(self.at("x_full"), COPIED)
         for step in range(steps):
-            yield Wait(self.at("x_free", step % 2), step // 2)
-            if step + 2 < steps:
-                yield Arrive(self.at("x_full", step % 2), COPIED)
+            yield Wait(self.at("x_free"), step)
+            if step + 1 < steps:
+                yield Arrive(self.at("x_full"), COPIED)
             yield Wait(self.at("losses_full", step % 2), step // 2)

@@ -49,8 +49,8 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
     clear_by_block<THREADS>(reinterpret_cast<uint4*>(&whole), sizeof(SmallWhole) / 16);
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (Barrier& full : shared.x_full) mbarrier_init(&full, 33);
-        for (Barrier& free : shared.x_free) mbarrier_init(&free, AT_WORK / 32 * OF_WARP);
+        mbarrier_init(&shared.x_full, 33);
+        mbarrier_init(&shared.x_free, AT_WORK / 32 * OF_WARP);
         for (Barrier& full : shared.losses_full) mbarrier_init(&full, HELPING_WARPS * OF_WARP);
         if constexpr (CLUSTER > 1) {
             Exchange& exchange = exchange_of(shared);
@@ -79,13 +79,13 @@ __device__ inline void train(SmallShared& shared, const SmallRun& run, const Arr
     const float of_whole = run.scale / BATCH, of_last = run.scale / (first.num_rows % BATCH);
     for (Step step = first; step.is_there(); step.advance()) {
         const int index = step.index, count = step.count();
-        wait(shared.x_full[index % 2], index / 2);
+        wait(shared.x_full, index);
         if (group < ROW_GROUPS)
             take_rows(shared, run, {count == BATCH ? of_whole : of_last, own_rows(count), index});
         else
-            arrive_warp(shared.x_free[index % 2]);
+            arrive_warp(shared.x_free);
         hand_over();
-        const StepSettings settings = shared.settings[index % 4];
+        const StepSettings settings = shared.settings[index % 2];
         held.update(shared, run, settings, index);
         hand_over();
     }

@@ -81,15 +81,15 @@ using Lines = unsigned char[ROWS * LINE_BYTES];
 struct alignas(1024) SmallShared {
     Lines inputs[LAYERS], dz[LAYERS];                   // of layers, and gradients of their z
     unsigned char weights[LAYERS][UNITS * LINE_BYTES];  // a line for each input
-    T x[2][ROWS][X_STRIDE];                             // of even steps, and of odd ones
-    alignas(16) StepSettings settings[4];
-    float targets[2][ROWS][TARGET_WORDS];
+    T x[ROWS][X_STRIDE];
+    alignas(16) StepSettings settings[2];
+    float targets[ROWS][TARGET_WORDS];
     // Of even steps, and of odd ones: what rows leave for their losses, and these.
     OutputRest rests[2][ROWS / 8][32];
     RowLoss losses[2][16 * ROW_SLICES];
     float biases[1 + SLOTS][LAYERS][UNITS];  // and their optimizer state
     // A batch to all, and back; losses to the loader.
-    Barrier x_full[2], x_free[2], losses_full[2];
+    Barrier x_full, x_free, losses_full[2];
 };
 
 using BiasSums = float2[LAYERS][32];

@@ -23,8 +23,8 @@ struct OwnRows {
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int row = 16 * own_warp() + 8 * below + own_lane() / 4;
-            rests[below] = rows.replace(below, shared.targets[step % 2][row],
-                                        row < count ? factor : 0, run.loss, EvenClasses{});
+            rests[below] = rows.replace(below, shared.targets[row], row < count ? factor : 0,
+                                        run.loss, EvenClasses{});
         }
     }
 
@@ -40,7 +40,7 @@ struct OwnRows {
             kept.largest = rests[below].largest;
             kept.of_label = rests[below].of_label;
         }
-        arrive_warp(shared.x_free[step % 2]);
+        arrive_warp(shared.x_free);
     }
 };
 
@@ -208,7 +208,7 @@ __device__ inline void take_rows(SmallShared& shared, const SmallRun& run, const
     Words<padded(0)> x;
 #pragma unroll
     for (int i = 0; i < padded(0) / 16; ++i)
-        load_a(x.slices[i], &shared.x[rows.step % 2][16 * own_warp()][16 * i], X_STRIDE);
+        load_a(x.slices[i], &shared.x[16 * own_warp()][16 * i], X_STRIDE);
     UnitSums<0> z;
     load_biases<0>(z, shared);
     float none[padded(0) / 2];

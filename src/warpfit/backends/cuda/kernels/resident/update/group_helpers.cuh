@@ -10,28 +10,26 @@ __device__ inline void load_batch(SmallShared& shared, const SmallRun& run, int 
     const int lane = own_lane(), count = own_rows(BATCH);
     const int64 first = static_cast<int64>(step) * BATCH + own_rank() * BLOCK_BATCH;
     const unsigned bytes = count * X_STRIDE * sizeof(T);
-    Barrier& full = shared.x_full[step % 2];
     if (lane == 0) {
-        mbarrier_expect(&full, bytes + sizeof(StepSettings));
+        mbarrier_expect(&shared.x_full, bytes + sizeof(StepSettings));
         if (CLUSTER == 1 || bytes > 0)
-            copy_bulk(shared.x[step % 2], run.batches + first * X_STRIDE, bytes, &full);
-        copy_bulk(&shared.settings[step % 4], run.settings + step, sizeof(StepSettings), &full);
+            copy_bulk(shared.x, run.batches + first * X_STRIDE, bytes, &shared.x_full);
+        copy_bulk(&shared.settings[step % 2], run.settings + step, sizeof(StepSettings),
+                  &shared.x_full);
     }
     const float* targets = run.targets + first * TARGET_WORDS;
     for (int i = lane; i < count * TARGET_WORDS; i += 32)
-        copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true);
-    copy_async_arrive(&full);
+        copy_async_4(&shared.targets[0][0] + i, targets + i, true);
+    copy_async_arrive(&shared.x_full);
 }
 
-// What the loader does in all steps, two ahead. Whoever hangs, it waits for in the end, and gives
-// up.
+// What the loader does in all steps. Whoever hangs, it waits for in the end, and gives up.
 __device__ inline void keep_books(SmallShared& shared, const SmallRun& run, const Step& first) {
     load_batch(shared, run, 0);
-    if (first.num_steps > 1) load_batch(shared, run, 1);
     for (Step step = first; step.is_there(); step.advance()) {
         const int index = step.index, count = step.count();
-        wait_or_give_up(shared.x_free[index % 2], index / 2);
-        if (index + 2 < step.num_steps) load_batch(shared, run, index + 2);
+        wait_or_give_up(shared.x_free, index);
+        if (index + 1 < step.num_steps) load_batch(shared, run, index + 1);
         wait_or_give_up(shared.losses_full[index % 2], index / 2);
         write_record(run.record + 3 * (static_cast<int64>(index) * CLUSTER + own_rank()),
                      shared.losses[index % 2], own_rows(count), count, own_rank() == 0 ? count : 0);
@@ -165,12 +163,12 @@ __device__ inline void help(SmallShared& shared, const SmallRun& run, const Arra
     for (Step step = first; step.is_there(); step.advance()) {
         const int index = step.index;
         if (index > 0) find_losses(shared, run, index - 1);
-        wait(shared.x_full[index % 2], index / 2);
-        arrive_warp(shared.x_free[index % 2]);
+        wait(shared.x_full, index);
+        arrive_warp(shared.x_free);
         if constexpr (SENDS_EARLY)
             if (has_weights) send_early(shared, index);
         meet_at<AT_WORK>(1);
-        const StepSettings settings = shared.settings[index % 4];
+        const StepSettings settings = shared.settings[index % 2];
         if constexpr (CLUSTER > 1) send_biases(shared, index);
         if (has_weights) held.update(shared, run, settings, index);
         update_biases(shared, run, settings, index);
