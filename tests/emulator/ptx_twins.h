@@ -143,8 +143,10 @@ inline void mbarrier_arrive(unsigned long long* barrier,
     emulator::fall_behind("mbarrier_arrive", site);
 }
 
-inline void copy_async_arrive(unsigned long long* barrier) {
+inline void copy_async_arrive(unsigned long long* barrier,
+                              emulator::Site site = emulator::Site::here()) {
     emulator::arrive_after_copies("copy_async_arrive", barrier);
+    emulator::fall_behind("copy_async_arrive", site);
 }
 
 // Kernels ask until it holds: so it returns only then, and others run meanwhile.

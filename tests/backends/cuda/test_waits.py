@@ -120,6 +120,22 @@ def wait_first(name: str) -> Callable[[Protocol], None]:
     return plant
 
 
+def in_places(name: str, number: int) -> Callable[[Protocol], None]:
+    """Let places of a name, which all use once a step, be so many."""
+
+    def plant(protocol: Protocol) -> None:
+        for events in protocol.roles.values():
+            own = [idx for idx, event in enumerate(events) if event.place.name == name]
+            for use, idx in enumerate(own):
+                event, place = events[idx], events[idx].place._replace(idx=use % number)
+                if isinstance(event, Wait):
+                    events[idx] = Wait(place, use // number)
+                else:
+                    events[idx] = Arrive(place, event.arrivals, event.owed)
+
+    return plant
+
+
 PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch", "fewer slots of x than a group", {"x_slots": 1}),
     ("one_launch", "tiles stay for which there are no slots", {"x_slots": 3}),
@@ -144,6 +160,7 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch_small_sm90", "a batch that is not left", without("x_free", "helper 5")),
     ("one_launch_small_sm90", "words of a wrong phase", changed("words_full", phase=1)),
     ("one_launch_small_sm90", "words awaited before they are sent", wait_first("words_full")),
+    ("one_launch_small_sm90", "losses of one step", in_places("losses_full", 1)),
     ("one_launch_small_sm90", "sums that do not come", changed("biases_full", owed=8)),
     ("many_networks_sm90", "z that is not sent", changed("z_full", owed=16)),
     ("many_networks_sm90", "dh awaited before it is sent", wait_first("dh_full")),

@@ -133,9 +133,13 @@ class _State:
 def hang_of(protocol: Protocol) -> str | None:
     """Return why a launch would hang, as the end of a sentence, or None.
 
-    Each role runs as far as it can, the one that was woken first; in a second run the last.
+    Each role runs as far as it can, the one that was woken first; in a second run the last. In
+    others one of the first block is as late as may be: it takes a step where no other role can.
     """
-    return _Run(protocol).hang(next_one=0) or _Run(protocol).hang(next_one=-1)
+    runs: list[tuple[int, Role | None]] = [(0, None), (-1, None)]
+    runs += [(0, role) for role in protocol.roles if role[0] == 0]
+    hangs = (_Run(protocol).hang(next_one, late) for next_one, late in runs)
+    return next((hang for hang in hangs if hang), None)
 
 
 class _Run:
@@ -146,10 +150,13 @@ class _Run:
         self.states = {place: _State(count) for place, count in protocol.counts.items()}
         self.at = dict.fromkeys(self.roles, 0)
 
-    def hang(self, *, next_one: int) -> str | None:
+    def hang(self, next_one: int, late: Role | None) -> str | None:
         ready, waiting = list(self.roles), dict[Place, list[Role]]()
         while ready:
             role = ready.pop(next_one)
+            if role == late and ready:
+                ready.append(role)
+                role = ready.pop(next_one)
             for event in self.roles[role][self.at[role] :]:
                 place = event.place
                 if (state := self.states.get(place)) is None:
@@ -166,6 +173,9 @@ class _Run:
                 elif state.arrived > state.count:
                     return f"{place} gets more than {state.count} arrivals in a phase"
                 self.at[role] += 1
+                if role == late and ready:
+                    ready.append(role)
+                    break
         stuck = (role for role, at in self.at.items() if at < len(self.roles[role]))
         return next((self._chain(role) for role in stuck), None)
 
