@@ -116,7 +116,7 @@ def _grouped_passes(shape: Grouped) -> Iterator[tuple[Grouped, dict[str, Any]]]:
 def of_conv_depthwise() -> Kernels:
     """Yield what kernels and strides of usual sizes ask for."""
     for dtype, (size, stride), channels in product(
-        DEVICE_FLOATS, ((3, 1), (3, 2), (5, 1), (7, 1)), (64, 65)
+        DEVICE_FLOATS, ((3, 1), (3, 2), (4, 4), (5, 1), (7, 1)), (64, 65)
     ):
         pairs = ((stride, stride), (size // 2, size // 2), (1, 1))
         shape = Grouped(dtype, 1, (64, 28, 28, channels), (28, 28), (size, size), *pairs)

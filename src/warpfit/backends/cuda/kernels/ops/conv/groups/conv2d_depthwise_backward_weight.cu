@@ -16,7 +16,12 @@
 constexpr int THREADS = 256;
 constexpr int INPUTS = STRIDE_WIDTH * (COLUMNS - 1) + KERNEL_WIDTH;
 constexpr int NUMBERS = KERNEL_HEIGHT * KERNEL_WIDTH * WIDTH, AT_ONCE = 16;
-constexpr int HELD = NUMBERS > 36 || sizeof(T) > 2 ? 1 : 2;  // blocks whose sums fit registers
+// Registers of a thread for sums, windows and inputs, and for what is on its way.
+constexpr int WORDS = NUMBERS + (REACH_HEIGHT * COLUMNS + INPUTS) * WIDTH + INPUTS + COLUMNS;
+// Blocks of a multiprocessor whose numbers registers hold: of two a thread has 128. The compiler
+// keeps more of far strides than their numbers.
+constexpr bool FIT_TWICE = sizeof(T) == 2 && NUMBERS <= 32 && WORDS <= 112 && STRIDE_WIDTH <= 2;
+constexpr int HELD = FIT_TWICE ? 2 : 1;
 
 // dz of this step's windows first, then of those before.
 using Windows = Acc[REACH_HEIGHT][COLUMNS][WIDTH];
