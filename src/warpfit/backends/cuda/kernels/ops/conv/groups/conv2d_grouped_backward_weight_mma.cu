@@ -9,7 +9,8 @@
 //           bytes: twice the pixels that a tile's windows see, and dz of the windows, rounded up to
 //           32 (`GroupTile.shared_bytes`). Defines: DTYPE, GROUP, KERNEL_HEIGHT, KERNEL_WIDTH,
 //           STRIDE_HEIGHT, STRIDE_WIDTH.
-// Numerics: sums in float, in the order of tiles and their windows.
+// Numerics: sums in float, in the order of tiles and their windows. A number that is not finite may
+//           reach all taps of its group.
 // Cost:     2 M out_height out_width GROUP channels FLOP for each tap, twice as many for groups of
 //           four; reads dz once, and x, and again what tiles share.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14 (mma), 9.7.9.25.3

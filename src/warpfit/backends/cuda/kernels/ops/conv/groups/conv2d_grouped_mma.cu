@@ -10,7 +10,8 @@
 //           Defines: DTYPE, GROUP, KERNEL_HEIGHT, KERNEL_WIDTH, STRIDE_HEIGHT, STRIDE_WIDTH,
 //           ADJOINT, ACTIVATION, STORE_Z.
 // Numerics: sums in float, from the bias on, over the taps in their order, four channels at a time.
-//           Pixels beside the image count as zeros. No group's numbers meet another's.
+//           Pixels beside the image count as zeros. No group's numbers meet another's. An infinite
+//           one may become NaN.
 // Cost:     2 M out_height out_width GROUP channels FLOP for each tap, twice as many for groups of
 //           four; reads x once, and again what tiles share.
 // Reference: conv2d_forward and conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.14
