@@ -236,6 +236,25 @@ def test_says_who_waits_for_whom() -> None:
     assert hang_of(protocol) is None
 
 
+def test_any_role_may_be_late() -> None:
+    """As when batches come two steps ahead, but losses of no more than two steps have a place."""
+    protocol = Protocol()
+    for name in ("full", "free", "losses"):
+        protocol.add(0, name, 2, 1)
+    work: list[Event] = []
+    books: list[Event] = [Arrive(Place(0, "full", idx)) for idx in range(2)]
+    for step in range(4):
+        full, free, losses = (Place(0, name, step % 2) for name in ("full", "free", "losses"))
+        work += [Wait(full, step // 2), Arrive(free), Arrive(losses)]
+        books += [Wait(free, step // 2), *[Arrive(full)] * (step < 2), Wait(losses, step // 2)]
+    protocol.play(0, "who works", work)
+    protocol.play(0, "the loader", books)
+    assert hang_of(protocol) == (
+        "the loader of block 0 waits for phase 0 of losses[0] of block 0 when 2 phases may be "
+        "complete"
+    )
+
+
 # -- plans
 
 
