@@ -7,8 +7,8 @@
 //           conv2d_depthwise.cu. 16 KiB of shared memory, of float64 32. Defines: these, DTYPE,
 //           KERNEL_HEIGHT, KERNEL_WIDTH, STRIDE_HEIGHT, STRIDE_WIDTH.
 // Numerics: a thread's sums in float (double for float64), in the order of chunks, rows of x,
-//           columns of windows; then those of a block's lines in their order. One that is not finite
-//           may reach all taps of its channel.
+//           columns of windows; then those of a block's lines in their order. A number that is not
+//           finite may reach all taps of its channel.
 // Cost:     2 M out_height out_width channels FLOP for each tap, and as much for KH - 1 rows beside
 //           each chunk; reads dz and x once, and what chunks and strips share from L1 and L2.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py.
