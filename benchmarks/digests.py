@@ -93,8 +93,7 @@ BOOSTED_TREES = {
 def how_fast(results: Results) -> str:
     """Return README's table: what one does, each beside the quickest other program."""
     others = ("widths", "sweep", "estimators", "tables", "scaling", "prompt")
-    files = [results, *(_other(name) for name in others)]
-    widths, sweep, estimators, tables, scaling, prompt = files[1:]
+    widths, sweep, estimators, tables, scaling, prompt = (_other(name) for name in others)
     rows = [
         _a_step("small network", results["rows"]["784-256-10/64"], ONE_LAUNCH_PEERS),
         _a_step("wide network", widths["rows"]["h=4096"], ONE_LAUNCH_PEERS),
@@ -105,8 +104,10 @@ def how_fast(results: Results) -> str:
         _to_a_model(prompt, results["rows"]["784-256-10/64"]),
     ]
     header = ["", "what", "warpfit", "best peer", "which", "speedup"]
-    days = sorted({file["environment"]["date"].split()[0] for file in files})
-    cards = " and ".join(sorted({file["environment"]["gpu"] for file in files}))
+    # Of estimators the part that a row has: others are of a machine without a GPU.
+    of_rows = [results, widths, sweep, estimators["parts"]["gpu"], tables, scaling, prompt]
+    days = sorted({file["environment"]["date"].split()[0] for file in of_rows})
+    cards = " and ".join(sorted({file["environment"]["gpu"] for file in of_rows}))
     return _table(header, rows) + f"\n{cards}, {days[0]} to {days[-1]}; medians.\n"
 
 
