@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from kernel_variants.arrays import Kernels
-from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, IDENTITY, Activation
 from warpfit.backends.cuda import conv_boxes_sm90 as boxes
 from warpfit.backends.cuda import conv_depthwise as depthwise
 from warpfit.backends.cuda import conv_few as few
@@ -105,12 +105,12 @@ def of_conv_grouped() -> Kernels:
 
 
 def _grouped_passes(shape: Grouped) -> Iterator[tuple[Grouped, dict[str, Any]]]:
-    """Yield a convolution and its gradients, each with what only it is compiled with."""
+    """Yield a convolution and its gradients, each with what it is compiled with in any case."""
     for name, stored in (("relu", False), ("gelu", True)):
-        yield shape, {"ADJOINT": False, "ACTIVATION": name, "STORE_Z": stored}
-    of_input = {"ADJOINT": True, "ACTIVATION": "identity", "STORE_Z": False}
-    yield shape._replace(is_adjoint=True), of_input
-    yield shape._replace(is_of_weights=True), {}
+        yield shape, shape.result_defines(Activation(name), stores_z=stored)
+    of_input = shape._replace(is_adjoint=True)
+    yield of_input, of_input.result_defines(IDENTITY, stores_z=False)
+    yield shape._replace(is_of_weights=True), shape.defines
 
 
 def of_conv_depthwise() -> Kernels:
@@ -124,8 +124,8 @@ def of_conv_depthwise() -> Kernels:
             in_pairs = dtype in HALF_DTYPES and not channels % 2
             strips = depthwise.choose_strips(asked, in_pairs, CARD[0])
             if strips is not None:
-                kernel = depthwise.KERNEL if own else depthwise.WEIGHT_KERNEL
-                yield kernel, {**depthwise.strip_defines(asked, strips), **own}
+                kernel = depthwise.WEIGHT_KERNEL if asked.is_of_weights else depthwise.KERNEL
+                yield kernel, {**own, **depthwise.strip_defines(asked, strips)}
 
 
 def of_conv_grouped_mma() -> Kernels:
@@ -136,8 +136,8 @@ def of_conv_grouped_mma() -> Kernels:
         shape = Grouped(dtype, group, (64, 28, 28, 4 * group), (28, 28), (size, size), *pairs)
         for asked, own in _grouped_passes(shape):
             if grouped_mma.blocks_held(asked):
-                kernel = grouped_mma.KERNEL if own else grouped_mma.WEIGHT_KERNEL
-                yield kernel, {**asked.defines, "GROUP": group, **own}
+                kernel = grouped_mma.WEIGHT_KERNEL if asked.is_of_weights else grouped_mma.KERNEL
+                yield kernel, {**own, "GROUP": group}
 
 
 def of_pool() -> Kernels:

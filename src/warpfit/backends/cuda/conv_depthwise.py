@@ -43,6 +43,11 @@ class Grouped(NamedTuple):
         steps = {"STRIDE_HEIGHT": down, "STRIDE_WIDTH": across}
         return {"DTYPE": self.dtype, "KERNEL_HEIGHT": height, "KERNEL_WIDTH": width, **steps}
 
+    def result_defines(self, activation: Activation, *, stores_z: bool) -> dict[str, str | int]:
+        """What kernels that write windows, or the gradient of the input, are compiled with, too."""
+        own = {"ADJOINT": int(self.is_adjoint), "STORE_Z": int(stores_z)}
+        return {**self.defines, **own, "ACTIVATION": activation.name}
+
     def of_axes(self, of: Callable[..., int], *names: str) -> Pair:
         """Return what `of` makes of these fields along each axis."""
         height, width = (
@@ -118,9 +123,9 @@ def choose_strips(shape: Grouped, in_pairs: bool, num_multiprocessors: int) -> S
 
 
 def strip_defines(shape: Grouped, strips: Strips) -> dict[str, str | int]:
-    """Return what both kernels are compiled with."""
+    """Return what both kernels are compiled with beside the shape's."""
     distances = {"CHANNELS": shape.read[3], "DILATION_WIDTH": shape.dilation[1]}
-    return {**shape.defines, **distances, "WIDTH": strips.width, "COLUMNS": strips.columns}
+    return {**distances, "WIDTH": strips.width, "COLUMNS": strips.columns}
 
 
 class DepthwiseOps(BoxOps):
@@ -144,13 +149,12 @@ class DepthwiseOps(BoxOps):
         activation: Activation = IDENTITY,
     ) -> None:
         """Write y; of gradients x is dz, and y is dx."""
-        own = {"ADJOINT": int(shape.is_adjoint), "ACTIVATION": activation.name}
-        own["STORE_Z"] = int(z is not None)
         parts = len(x) * prod(shape.dilation) * strips.strips * strips.chunks
         count = x.shape[3] // strips.width * parts
         sizes = (*x.shape[1:3], *y.shape[1:3], *shape.padding, shape.dilation[0], *strips.first)
         arguments = (x, w, bias, y, z, activation.slope, count, *sizes, *strips[3:])
-        kernel = self.kernel(KERNEL, **strip_defines(shape, strips), **own)
+        own = shape.result_defines(activation, stores_z=z is not None)
+        kernel = self.kernel(KERNEL, **own, **strip_defines(shape, strips))
         kernel(-(-count // THREADS), THREADS, *arguments)
 
     def gradients_of_strips(self, shape: Grouped, strips: Strips, dz: Array, x: Array) -> Array:
@@ -170,6 +174,6 @@ class DepthwiseOps(BoxOps):
             *strips[3:],
             lanes,
         )
-        kernel = self.kernel(WEIGHT_KERNEL, **strip_defines(shape, strips))
+        kernel = self.kernel(WEIGHT_KERNEL, **shape.defines, **strip_defines(shape, strips))
         kernel((slices, parts), WEIGHT_THREADS, dz, x, sums, count, *sizes)
         return sums

@@ -122,9 +122,8 @@ class GroupTileOps(DepthwiseOps):
         activation: Activation = IDENTITY,
     ) -> None:
         """Write y; of gradients x is dz, and y is dx."""
-        own = {"ADJOINT": int(shape.is_adjoint), "ACTIVATION": activation.name}
-        own["STORE_Z"] = int(z is not None)
-        kernel = self.kernel(KERNEL, **shape.defines, GROUP=shape.group, **own)
+        own = shape.result_defines(activation, stores_z=z is not None)
+        kernel = self.kernel(KERNEL, **own, GROUP=shape.group)
         self._start_tiles(kernel, shape, tile, (x, w, bias, y, z, activation.slope), x, y)
 
     def gradients_of_tiles(self, shape: Grouped, tile: GroupTile, dz: Array, x: Array) -> Array:

@@ -55,8 +55,8 @@ SIGNATURES = {
     "conv2d_forward": "const T*, const T*, const T*, T*, T*, double" + ", int" * 15,
     "conv2d_grouped_backward_input": "const T*, const T*, T*, int64" + ", int" * 16,
     "conv2d_grouped_backward_weight": "const T*, const T*, Acc*, int64" + ", int" * 16,
-    "conv2d_grouped_forward": "const T*, const T*, const T*, T*, T*, double, int64" + ", int" * 16,
     "conv2d_grouped_backward_weight_mma": "const T*, const T*, float*" + ", int" * 13,
+    "conv2d_grouped_forward": "const T*, const T*, const T*, T*, T*, double, int64" + ", int" * 16,
     "conv2d_grouped_mma": "const T*, const T*, const T*, T*, T*, double" + ", int" * 13,
     "conv2d_sm90": (
         "const T*, const T*, const T*, const T*, T*, T*, uint8*, double" + ", int" * 15

@@ -137,7 +137,7 @@ __device__ inline void find_losses(CardShared& shared, const CardRun& run, const
 }
 
 // From the last layer's inputs to the gradients of its outputs; `meanwhile` is done while outputs
-// are on their way.
+// are in flight.
 template <class Meanwhile>
 __device__ inline void find_outputs(CardShared& shared, const CardRun& run, const Now& now,
                                     Rests& rests, Meanwhile meanwhile) {

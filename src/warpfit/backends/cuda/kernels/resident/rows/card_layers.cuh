@@ -146,7 +146,7 @@ __device__ inline KeptUnits kept_units(const CardRun& run, const Now& now) {
 template <int L, bool TRAINS>
 __device__ inline void activate_units(CardShared& shared, const CardRun& run, const Now& now,
                                       Derivatives<L>& derivatives) {
-    [[maybe_unused]] KeptUnits kept;  // found while sums are on their way
+    [[maybe_unused]] KeptUnits kept;  // found while sums are in flight
     if constexpr (TRAINS && DROPOUTS[L]) kept = kept_units<L>(run, now);
     each_sum<L>(shared, run, now, [&](int turn, const Place<L>& place, float z, bool is_there) {
         auto found = activated<ACTIVATIONS[L]>(z, SLOPES[L]);

@@ -17,7 +17,7 @@
 constexpr int THREADS = 256;
 constexpr int INPUTS = STRIDE_WIDTH * (COLUMNS - 1) + KERNEL_WIDTH;
 constexpr int NUMBERS = KERNEL_HEIGHT * KERNEL_WIDTH * WIDTH, AT_ONCE = 16;
-// Registers of a thread for sums, windows and inputs, and for what is on its way.
+// Registers of a thread for sums, windows and inputs, and for loads in flight.
 constexpr int WORDS = NUMBERS + (REACH_HEIGHT * COLUMNS + INPUTS) * WIDTH + INPUTS + COLUMNS;
 // Blocks of a multiprocessor whose numbers registers hold: of two a thread has 128. The compiler
 // keeps more of far strides than their numbers.

@@ -78,7 +78,7 @@ struct Unit {
         }
     }
 
-    // With channels and outputs in turned roles, and taps in the other order.
+    // With channels and outputs exchanged, and taps in the other order.
     __device__ void load_adjoint(const T* weights) {
         const int column = threadIdx.x % 32 / 4;
 #pragma unroll
