@@ -5,14 +5,17 @@ included, the least of some epochs: what disturbs them is not the plan's to expe
 kernels first, side by side. Prints a table, and writes results/launch_costs.json.
 
     python benchmarks/launch_costs.py
-    python benchmarks/launch_costs.py --fit    # writes the prices of the card from the results
+    python benchmarks/launch_costs.py --fit one_launch,one_launch_small_sm90    # writes prices
 
 Prices lie in src/warpfit/backends/cuda/prices/, a file for each card: plans choose kernels by them.
+Fit these two kernels only. Rows of the others are of layouts that plans chose, and prices that
+follow from these alone have plans choose layouts that nobody measured.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, Options, run_command, spread, write_results
+from harness import RESULTS, Options, names, run_command, spread, write_results
 
 EPOCHS, MOST_STEPS, MOST_BYTES = 12, 600, 200_000_000
 WORKERS = 12
+KERNELS = ("one_launch", "one_launch_layers", "one_launch_card", "one_launch_small_sm90")
 
 
 @dataclass(frozen=True)
@@ -214,27 +218,29 @@ def prices_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for kernel in dict.fromkeys(row["kernel"] for row in rows):
         own = [row for row in rows if row["kernel"] == kernel]
-        names = [name for name in own[0]["costs"] if any(row["costs"][name] for row in own)]
+        costs = [name for name in own[0]["costs"] if any(row["costs"][name] for row in own)]
         least = np.array([row["microseconds"]["min"] for row in own])
-        counts = np.array([[row["costs"][name] for name in names] for row in own]) / least[:, None]
+        counts = np.array([[row["costs"][name] for name in costs] for row in own]) / least[:, None]
         rank = int(np.linalg.matrix_rank(counts / counts.max(axis=0)))
-        if rank < len(names):
+        if rank < len(costs):
             raise ConfigError(
-                f"expected cases of {kernel} that tell {len(names)} prices apart, got {len(own)} "
+                f"expected cases of {kernel} that tell {len(costs)} prices apart, got {len(own)} "
                 f"that tell {rank}"
             )
         prices, _ = nnls(counts, np.ones(len(own)))
         found[kernel] = {
-            name: round(1000 * price, 6) for name, price in zip(names, prices, strict=True)
+            name: round(1000 * price, 6) for name, price in zip(costs, prices, strict=True)
         }
         ratios = counts @ prices
         print(f"{kernel}: expected over measured {ratios.min():.2f} to {ratios.max():.2f}")
     return found
 
 
-def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
-    """Write the prices that results give into the file of their card, with the date; others stay as
-    they are.
+def write_prices(
+    results: dict[str, Any], fitted_kernels: Sequence[str], path: Path | None = None
+) -> Path:
+    """Write the prices that results give of some kernels into the file of their card, with the
+    date; others stay as they are.
     """
     from warpfit.backends.cuda.prices import path_of
 
@@ -242,7 +248,8 @@ def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
     path = path or path_of(environment["gpu"].split()[-1].lower())
     known = json.loads(path.read_text()) if path.exists() else {"kernels": {}}
     kernels = known["kernels"]
-    for kernel, prices in prices_of(results["rows"]).items():
+    rows = [row for row in results["rows"] if row["kernel"] in fitted_kernels]
+    for kernel, prices in prices_of(rows).items():
         nanoseconds = {**kernels.get(kernel, {}).get("nanoseconds", {}), **prices}
         kernels[kernel] = {"date": environment["date"].split()[0], "nanoseconds": nanoseconds}
     script = "benchmarks/launch_costs.py --fit"
@@ -253,9 +260,9 @@ def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
 
 def main() -> None:
     parser = Options(__doc__)
-    parser.add_argument("--fit", action="store_true")
-    if parser.parse_args().fit:
-        print(write_prices(json.loads((RESULTS / "launch_costs.json").read_text())))
+    parser.add_argument("--fit", type=names(KERNELS), default=[], help="kernels, with commas")
+    if kernels := parser.parse_args().fit:
+        print(write_prices(json.loads((RESULTS / "launch_costs.json").read_text()), kernels))
         return
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
         list(pool.map(warm, CASES))

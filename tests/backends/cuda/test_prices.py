@@ -97,7 +97,8 @@ def test_the_script_finds_the_prices_that_steps_were_made_of(
     }
     path.write_text(json.dumps({"kernels": before}))
     environment = {"gpu": "NVIDIA H200", "date": "2026-12-01 10:00 UTC"}
-    script.write_prices({"environment": environment, "rows": rows}, path)
+    rows += [{**row, "kernel": "one_launch_layers"} for row in rows]
+    script.write_prices({"environment": environment, "rows": rows}, ["one_launch"], path)
     found = json.loads(path.read_text())
     assert found["card"] == "NVIDIA H200"
     assert found["kernels"]["one_launch_layers"] == other
