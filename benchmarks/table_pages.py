@@ -34,6 +34,7 @@ SHOWN = (
 )
 LEAST_SHARE = 0.5  # of the tables, that a program of the chart has run
 SMALLEST_P = 0.001
+SMALL_MARGIN = 0.0005  # of which four decimals leave one digit
 HUNDREDTHS = 0.1  # from which on a share has two digits
 
 Results = dict[str, Any]
@@ -168,10 +169,9 @@ def rows_of_pairs(results: Results) -> Lines:
             f"{ours}, {PAIRS[ours]}",
             name.replace("_", " "),
             str(found["pairs"]),
-            f"{found['ours']:.4f}",
-            f"{found['theirs']:.4f}",
+            *_means(found, "ours", "theirs"),
             _difference(found),
-            f"±{found['margin']:.4f}",
+            f"±{found['margin']:.{_digits(found)}f}",
             _p(found["p"]),
             _p(found["p_different"]),
         ]
@@ -191,8 +191,7 @@ def rows_of_variants(results: Results) -> Lines:
             variant.removeprefix(f"{WHOLE} "),
             name.replace("_", " "),
             str(found["pairs"]),
-            f"{found['theirs']:.4f}",
-            f"{found['ours']:.4f}",
+            *_means(found, "theirs", "ours"),
             _difference(found),
             _p(found["p"]),
             _p(found["p_different"]),
@@ -212,8 +211,18 @@ def _in_order(compared: Results, names: Iterable[str]) -> list[tuple[str, str, s
     ]
 
 
+def _digits(found: Results) -> int:
+    """Return how many decimals numbers have: four, or five where the margin is smaller."""
+    return 4 if found["margin"] >= SMALL_MARGIN else 5
+
+
+def _means(found: Results, *names: str) -> list[str]:
+    return [f"{found[name]:.{_digits(found)}f}" for name in names]
+
+
 def _difference(found: Results) -> str:
-    return f"{found['difference']:+.4f} ± {found['standard_error']:.4f}"
+    digits = _digits(found)
+    return f"{found['difference']:+.{digits}f} ± {found['standard_error']:.{digits}f}"
 
 
 def _p(value: float) -> str:

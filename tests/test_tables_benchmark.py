@@ -113,6 +113,15 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
     assert [text.get_text() for text in axes.texts] == [ours, quick, "xgboost"]
 
 
+def test_a_small_margin_is_shown_with_five_decimals() -> None:
+    rows = dict.fromkeys(
+        (tables.WHOLE, tables.PAIRS[tables.WHOLE]), row(1.0, [0.0797, 0.0796, 0.0799])
+    )
+    results = {"equivalence": {"diabetes": tables.compared(rows, tables.PAIRS)}}
+    _, (line,) = table_pages.rows_of_pairs(results)
+    assert line[4:8] == ["0.07973", "0.07973", "+0.00000 ± 0.00000", "±0.00008"]
+
+
 class Constant:
     """Networks that predict their number for all rows."""
 
