@@ -285,6 +285,22 @@ def test_groups_that_do_not_divide_are_refused(backend: Backend) -> None:
         backend.conv2d_forward(x, w, None, groups=3)
 
 
+@pytest.mark.parametrize("groups", [0, -1, 1.5])
+def test_groups_are_at_least_one(backend: Backend, groups: Any) -> None:
+    x, w, dz = (
+        upload(backend, normal(*shape)) for shape in ((1, 4, 4, 4), (2, 2, 4, 3), (1, 3, 3, 3))
+    )
+    calls = {
+        "conv2d_forward": (x, w, None),
+        "conv2d_backward_input": (dz, w, x.shape),
+        "conv2d_backward_weight": (dz, x, (2, 2)),
+    }
+    for name, operands in calls.items():
+        words = f"expected groups of {name} to be an integer of at least 1, got {groups}"
+        with pytest.raises(ConfigError, match=words):
+            getattr(backend, name)(*operands, groups=groups)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_float32_agrees_with_float64(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]

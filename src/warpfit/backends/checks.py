@@ -18,7 +18,7 @@ from warpfit.backends.base import (
     Pair,
 )
 from warpfit.backends.matrix_updates import MatrixNumbers
-from warpfit.checks import check_choice
+from warpfit.checks import check_choice, check_count
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 # Among dtypes one is found several times as quickly as among their names.
@@ -273,15 +273,22 @@ def check_conv2d(
     """Return (OH, OW) for x (M, H, W, groups C), w (KH, KW, C, O), or raise as `window_counts`."""
     if len(w_shape) != 4:
         raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
+    check_groups(op, groups)
     channels = w_shape[2] * groups
     if len(x_shape) != 4 or x_shape[3] != channels:
         of_w = f"{w_shape}" if groups == 1 else f"{w_shape} in {groups} groups"
         raise ShapeError(
             f"{op}: expected x of shape (M, H, W, {channels}) for w {of_w}, got {x_shape}"
         )
-    if groups < 1 or w_shape[3] % groups:
+    if w_shape[3] % groups:
         raise ShapeError(f"{op}: expected w of outputs in {groups} equal groups, got {w_shape}")
     return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
+
+
+def check_groups(op: str, groups: int) -> None:
+    """Raise ConfigError unless there can be so many groups."""
+    if groups != 1:
+        check_count(f"groups of {op}", groups, 1)
 
 
 def check_images(op: str, what: str, shape: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ from itertools import chain
 from math import prod
 
 from warpfit.backends.base import Activation, Array, Pair
-from warpfit.backends.checks import check_conv2d, check_float, check_shape
+from warpfit.backends.checks import check_conv2d, check_float, check_groups, check_shape
 from warpfit.backends.cuda.conv_depthwise import Grouped, Strips
 from warpfit.backends.cuda.conv_grouped_mma import GroupTile, GroupTileOps
 from warpfit.backends.cuda.dtypes import acc_dtype
@@ -101,6 +101,7 @@ class GroupedOps(GroupTileOps):
         """Return dw and db as `conv2d_backward_weight` does."""
         op = "conv2d_backward_weight"
         check_float(op, dz, x)
+        check_groups(op, groups)
         w_shape = (*kernel_size, x.shape[3] // groups, dz.shape[3])
         counts = check_conv2d(op, x.shape, w_shape, *pairs, groups)
         check_shape(op, "dz", dz, (x.shape[0], *counts, w_shape[3]))

@@ -11,6 +11,7 @@ from warpfit.backends.base import IDENTITY, Activation, Array, Backend, Pair
 from warpfit.backends.checks import (
     check_conv2d,
     check_float,
+    check_groups,
     check_images,
     check_joint,
     check_shape,
@@ -213,6 +214,7 @@ class ConvOps(Backend):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
+        check_groups(op, groups)
         w_shape = (*kernel, x.shape[-1] // groups, dz.shape[-1])
         num_windows = check_conv2d(op, x.shape, w_shape, stride, padding, dilation, groups)
         check_shape(op, "dz", dz, (len(x), *num_windows, w_shape[3]))
