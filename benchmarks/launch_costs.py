@@ -44,7 +44,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        own = f", {self.layout[0]} blocks of {self.layout[1]}" if self.layout else ""
+        own = f", blocks {self.layout[0]}, groups {self.layout[1]}" if self.layout else ""
         return f"{'-'.join(map(str, self.sizes))}, {self.optimizer}, {self.batch}{own}"
 
 

@@ -174,7 +174,11 @@ def test_a_shape_says_its_numbers() -> None:
         "bytes of shared memory"
     )
     assert str(chosen(network(784, 2048, 2048, 2048, 10))).endswith(
-        "bytes of shared memory, low halves of 3 layers in registers, of 1 in device memory"
+        "shared memory, low halves of 3 layers in registers and of one layer in device memory"
+    )
+    by_adam = network(784, 1024, 1024, 10, batch=1, optimizer="adam", slots=2)
+    assert str(chosen(by_adam)).endswith(
+        "bytes of shared memory, low halves of one layer in device memory"
     )
 
 

@@ -201,7 +201,7 @@ def test_a_shape_says_its_numbers() -> None:
         f"weights in a warp's registers, {launch.shared_bytes} bytes of shared memory"
     )
     assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES, 132)).startswith(
-        "one block of 8 warps, "
+        "one block of 8 warps, layer by layer, one tile of weights in a warp's registers, "
     )
 
 

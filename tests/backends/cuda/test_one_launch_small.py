@@ -4,7 +4,7 @@ fit.
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -84,5 +84,11 @@ def test_other_architectures_do_not_take_it() -> None:
 
 
 def test_a_plan_says_how_it_is_laid_out() -> None:
-    words = str(chosen(network_of(37, 53, 17, 3, batch=48, **ADAM)))
-    assert re.match(r"one block of \d groups of four warps, of which 1 take 64 rows each", words)
+    launch = chosen(network_of(37, 53, 17, 3, batch=48, **ADAM))
+    assert launch.groups == 1
+    words = "one block of one group of four warps, rows taken through all layers by one group, "
+    assert str(launch) == f"{words}{launch.shared_bytes} bytes of shared memory"
+    words = "a cluster of 2 blocks that partition a batch, each of 3 groups of four warps, rows "
+    assert f"{words}taken through all layers by 2 groups, " in str(
+        replace(launch, network=replace(launch.network, batch=256), cluster=2, groups=3)
+    )

@@ -19,7 +19,7 @@ from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.resident_config import ManyConfig
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, unsuited
 from warpfit.errors import Obstacle
 
 WARPS = (8, 4, 2, 1)
@@ -143,11 +143,9 @@ class ManyNetworks(ManyLaunch):
 
     def __str__(self) -> str:
         where = "registers" if self.in_registers else "shared memory"
-        blocks = f"{self.blocks} blocks" if self.blocks > 1 else "one block"
-        warps = f"{self.warps} warps" if self.warps > 1 else "one warp"
         return (
-            f"a network in each block of {warps}, its parameters in {where}, {blocks} a "
-            "multiprocessor"
+            f"a network in each block of {counted(self.warps, 'warp')}, its parameters in {where}, "
+            f"{counted(self.blocks, 'block')} a multiprocessor"
         )
 
 

@@ -26,6 +26,7 @@ from warpfit.backends.cuda.resident_launch import (
 )
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
+    counted,
     padded,
     resident_clusters,
     unsuited,
@@ -326,13 +327,12 @@ class CardLaunch(ResidentLaunch):
         return None if shape.shared_bytes > max_shared_bytes else shape
 
     def __str__(self) -> str:
-        far, held = sum(self.far), sum(self.held)
+        places = (("registers", sum(self.held)), ("device memory", sum(self.far)))
+        halves = [f"of {counted(layers, 'layer')} in {place}" for place, layers in places if layers]
         return (
-            f"{self.clusters} clusters of {self.ranks} blocks of {self.warps} warps that "
-            "partition all weights, "
-            f"{self.shared_bytes} bytes of shared memory"
-            f"{f', low halves of {held} layers in registers' if held else ''}"
-            f"{f', of {far} in device memory' if far else ''}"
+            f"{counted(self.clusters, 'cluster')} of {self.ranks} blocks of {self.warps} warps "
+            f"that partition all weights, {self.shared_bytes} bytes of shared memory"
+            f"{', low halves ' if halves else ''}{' and '.join(halves)}"
             f"{', weights of hidden layers in device memory' if self.is_streamed else ''}"
         )
 

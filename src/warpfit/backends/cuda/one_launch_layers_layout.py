@@ -22,7 +22,7 @@ from warpfit.backends.cuda.resident_launch import (
     ResidentLaunch,
     passes_arguments_of,
 )
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, up
 
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
 # and lose up to 16.
@@ -447,6 +447,7 @@ class LayersLaunch(ResidentLaunch):
             of_cards = "" if self.cards == 1 else f" of each of {self.cards} cards"
             blocks = f"{self.replicas} {whole}{of_cards} that partition a batch, each"
         return (
-            f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of "
-            f"weights in a warp's registers, {self.shared_bytes} bytes of shared memory"
+            f"{blocks} of {self.warps} warps, layer by layer, "
+            f"{counted(self.tiles_of_warp, 'tile')} of weights in a warp's registers, "
+            f"{self.shared_bytes} bytes of shared memory"
         )

@@ -20,7 +20,7 @@ from warpfit.backends.cuda.resident_launch import (
     ResidentLaunch,
     arguments_of,
 )
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, up
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16
@@ -186,8 +186,9 @@ class SmallLaunch(ResidentLaunch):
         several = f"a cluster of {self.cluster} blocks that partition a batch, each of"
         blocks = several if self.cluster > 1 else "one block of"
         return (
-            f"{blocks} {self.groups} groups of four warps, of which {self.row_groups} take 64 rows "
-            f"each through all layers, {self.shared_bytes} bytes of shared memory"
+            f"{blocks} {counted(self.groups, 'group')} of four warps, rows taken through all "
+            f"layers by {counted(self.row_groups, 'group')}, {self.shared_bytes} bytes of shared "
+            "memory"
         )
 
 

@@ -196,6 +196,11 @@ def padded(size: int) -> int:
     return up(size, 16)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return in words how many there are."""
+    return f"one {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def unsuited(network: TrainedNetwork, arch: str) -> Obstacle | None:
     """Return that tensor cores do not multiply a dtype, or that a warp has no room for the outputs,
     if so.
