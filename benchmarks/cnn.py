@@ -5,13 +5,15 @@ convolution beside cuDNN's?
 
 Two convolutions, a pool and two linear layers, with dropout and without, by SGD at batch 64 and
 512: ours in float16 on the engine that `auto` chooses, PyTorch compiled in a CUDA graph, and
-PyTorch eager, autocast to bfloat16. Microseconds a step are a whole epoch's wall time over its
-steps, as in one_launch.py; the programs take turns. Then the test accuracy after each of some
-epochs with Adam at batch 64, ours and PyTorch eager. The residual network (residual.py) trains by
-SGD with momentum on made-up images, convolutions.py compares single convolutions.
+PyTorch eager, autocast to bfloat16. LeNet-5 likewise, and by the engine `graph`. Microseconds a
+step are a whole epoch's wall time over its steps, as in one_launch.py; the programs take turns.
+Then the test accuracy after each of some epochs with Adam at batch 64, ours and PyTorch eager. The
+residual network (residual.py) trains by SGD with momentum on made-up images, convolutions.py
+compares single convolutions.
 
-Parts: `steps`, `residual`, `convolutions`, `accuracy`, and `cpu`, which needs no GPU. Prints tables
-and writes results/cnn.json; other parts that the file holds stay, each with its own environment.
+Parts: `steps`, `lenet`, `residual`, `convolutions`, `accuracy`, and `cpu`, which needs no GPU.
+Prints tables and writes results/cnn.json; other parts that the file holds stay, each with its own
+environment.
 
     python benchmarks/cnn.py [--parts steps,residual] [--epochs 5]
 """
@@ -34,6 +36,8 @@ from warpfit.backends.cuda.runtime import why_unavailable
 from warpfit.errors import DeviceError
 
 BATCHES = (64, 512)
+LENET_BATCHES = (32, 64, 128, 256)
+LENET_STEPS = 200
 DROPOUTS = (0.5, 0.0)
 STEPS = 100
 CPU_STEPS = 5
@@ -45,6 +49,7 @@ STEP_LABELS = {
 }
 LABELS = {
     **STEP_LABELS,
+    "warpfit graph float16": "warpfit, engine graph, float16",
     "warpfit float32": "warpfit, float32",
     "torch_eager float32": "PyTorch eager, float32",
     "torch_eager_last float32": "PyTorch eager, channels last, float32",
@@ -151,6 +156,47 @@ def step_row(batch_size: int, dropout: float) -> dict[str, Any]:
     return {"programs": cells, "steps": len(x) // batch_size, "plan": ours.plan}
 
 
+def our_lenet() -> Any:
+    from warpfit import nn
+
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2, seed=0), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5, seed=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(400, 120, seed=2), nn.ReLU(), nn.Linear(120, 84, seed=3), nn.ReLU()),
+        nn.Linear(84, 10, seed=4),
+    )
+
+
+def their_lenet() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
+        nn.Linear(84, 10),
+    )
+
+
+def lenet_row(batch_size: int) -> dict[str, Any]:
+    """Return microseconds a step of LeNet-5, ours on two engines and PyTorch's."""
+    from peers import torch_cnn
+
+    x, y = mnist("train")
+    x, y = x[: LENET_STEPS * batch_size].reshape(-1, 28, 28), y[: LENET_STEPS * batch_size]
+    ours = Ours(our_lenet(), x[..., None], y, batch_size)
+    theirs = {"batch_size": batch_size, "lr": LR["sgd"], "dtype": "float16"}
+    programs: dict[str, Program] = {
+        "warpfit float16": ours,
+        "warpfit graph float16": Ours(our_lenet(), x[..., None], y, batch_size, engine="graph"),
+        "torch_graph float16": Theirs(
+            lambda: torch_cnn.Trainer(their_lenet(), x[:, None], y, **theirs)
+        ),
+    }
+    cells = measured(programs, perf_counter() + 300)
+    return {"programs": cells, "steps": len(x) // batch_size, "plan": ours.plan}
+
+
 def residual_row() -> dict[str, Any]:
     """Return microseconds a step of the residual network, ours and PyTorch's."""
     from peers import torch_cnn
@@ -226,6 +272,14 @@ def part_steps(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows, "lr": LR}
 
 
+def part_lenet(arguments: argparse.Namespace) -> dict[str, Any]:
+    rows = {}
+    for batch_size in LENET_BATCHES:
+        rows[str(batch_size)] = lenet_row(batch_size)
+        told_steps(f"LeNet-5, batch {batch_size}", rows[str(batch_size)]["programs"])
+    return {"lenet": rows}
+
+
 def part_residual(arguments: argparse.Namespace) -> dict[str, Any]:
     row = residual_row()
     told_steps("residual network", row["programs"])
@@ -272,6 +326,7 @@ def part_cpu(arguments: argparse.Namespace) -> dict[str, Any]:
 
 PARTS = {
     "steps": part_steps,
+    "lenet": part_lenet,
     "residual": part_residual,
     "convolutions": part_convolutions,
     "accuracy": part_accuracy,

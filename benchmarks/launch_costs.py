@@ -8,8 +8,9 @@ kernels first, side by side. Prints a table, and writes results/launch_costs.jso
     python benchmarks/launch_costs.py --fit one_launch,one_launch_small_sm90    # writes prices
 
 Prices lie in src/warpfit/backends/cuda/prices/, a file for each card: plans choose kernels by them.
-Fit these two kernels only. Rows of the others are of layouts that plans chose, and prices that
-follow from these alone have plans choose layouts that nobody measured.
+Fit these two only, and one_launch_images, which has one layout of a network. Rows of the others are
+of layouts that plans chose, and prices that follow from these alone have plans choose layouts that
+nobody measured.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,24 +30,51 @@ from harness import RESULTS, Options, names, run_command, spread, write_results
 
 EPOCHS, MOST_STEPS, MOST_BYTES = 12, 600, 200_000_000
 WORKERS = 12
-KERNELS = ("one_launch", "one_launch_layers", "one_launch_card", "one_launch_small_sm90")
+KERNELS = (
+    "one_launch",
+    "one_launch_layers",
+    "one_launch_card",
+    "one_launch_small_sm90",
+    "one_launch_images",
+)
 
 
 @dataclass(frozen=True)
 class Case:
     """A network, a batch and an optimizer; of small networks blocks and groups of warps, too, if
-    not those that the plan chooses.
+    not those that the plan chooses. Of images their height, width and channels, and before the
+    linear layers convolutions: each one's kernel, padding, channels and pooling.
     """
 
     sizes: tuple[int, ...]
     batch: int
     optimizer: str = "sgd"
     layout: tuple[int, int] | None = None
+    image: tuple[int, ...] = ()
+    convolutions: tuple[tuple[int, int, int, int], ...] = ()
 
     @property
     def name(self) -> str:
         own = f", blocks {self.layout[0]}, groups {self.layout[1]}" if self.layout else ""
-        return f"{'-'.join(map(str, self.sizes))}, {self.optimizer}, {self.batch}{own}"
+        images = (self.image, *self.convolutions) if self.image else ()
+        layers = [*("x".join(map(str, numbers)) for numbers in images), *map(str, self.sizes)]
+        return f"{'-'.join(layers)}, {self.optimizer}, {self.batch}{own}"
+
+    def layers(self) -> list[Any]:
+        """Return the network's layers."""
+        from warpfit import nn
+
+        found: list[Any] = []
+        channels = self.image[-1] if self.image else 0
+        for kernel, padding, outputs, pool in self.convolutions:
+            found += [nn.Conv2d(channels, outputs, kernel, padding=padding), nn.ReLU()]
+            found += [nn.MaxPool2d(pool)] if pool > 1 else []
+            channels = outputs
+        found += [nn.Flatten()] if self.image else []
+        for idx, size in enumerate(self.sizes[1:]):
+            found += [nn.ReLU()] if idx else []
+            found.append(nn.Linear(self.sizes[idx], size, seed=idx))
+        return found
 
 
 IN_ROLES = (
@@ -126,7 +155,21 @@ IN_GROUPS = tuple(
     )
     for layout in layouts
 )
-CASES = (*IN_ROLES, *BY_LAYERS, *ON_CARD, *IN_GROUPS)
+LENET = ((28, 28, 1), ((5, 2, 6, 2), (5, 0, 16, 2)))
+OF_IMAGES = tuple(
+    Case(sizes, batch, optimizer, None, image, convolutions)
+    for sizes, optimizer, (image, convolutions), batches in (
+        ((400, 120, 84, 10), "sgd", LENET, (16, 32, 64, 128)),
+        ((400, 120, 84, 10), "adam", LENET, (32, 64)),
+        ((400, 10), "sgd", LENET, (64, 128, 200, 400)),
+        ((784, 10), "sgd", ((28, 28, 1), ((5, 2, 4, 2),)), (32, 128, 256)),
+        ((256, 10), "sgd", ((8, 8, 3), ((3, 1, 16, 1), (3, 1, 16, 2))), (32, 128, 512)),
+        ((144, 64, 10), "adam", ((12, 12, 1), ((3, 1, 8, 2), (3, 1, 16, 2))), (64, 256)),
+        ((512, 10), "sgd", ((16, 16, 3), ((3, 1, 16, 2), (3, 1, 32, 2), (3, 1, 32, 1))), (64, 128)),
+    )
+    for batch in batches
+)
+CASES = (*IN_ROLES, *BY_LAYERS, *ON_CARD, *IN_GROUPS, *OF_IMAGES)
 
 
 def fitted(case: Case, epochs: int) -> Any:
@@ -136,11 +179,7 @@ def fitted(case: Case, epochs: int) -> Any:
     from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
     from warpfit.engines import launch_plan
 
-    layers: list[Any] = []
-    for idx, size in enumerate(case.sizes[1:]):
-        layers += [nn.ReLU()] if layers else []
-        layers.append(nn.Linear(case.sizes[idx], size, seed=idx))
-    model = nn.Sequential(*layers)
+    model, shape = nn.Sequential(*case.layers()), case.image or case.sizes[:1]
     make: dict[str, Any] = {
         "sgd": lambda parameters: optim.SGD(parameters, 0.01),
         "momentum": lambda parameters: optim.SGD(parameters, 0.01, momentum=0.9),
@@ -150,9 +189,9 @@ def fitted(case: Case, epochs: int) -> Any:
     }
     rng, num_rows = (
         np.random.default_rng(0),
-        min(case.batch * MOST_STEPS, MOST_BYTES // (4 * case.sizes[0])),
+        min(case.batch * MOST_STEPS, MOST_BYTES // (4 * prod(shape))),
     )
-    x = rng.random((num_rows, case.sizes[0]), dtype=np.float32)
+    x = rng.random((num_rows, *shape), dtype=np.float32)
     has_classes = case.sizes[-1] > 1
     y = (
         rng.integers(0, case.sizes[-1], num_rows)
@@ -241,9 +280,18 @@ def write_prices(
 ) -> Path:
     """Write the prices that results give of some kernels into the file of their card, with the
     date; others stay as they are.
+
+    Raises
+    ------
+    ConfigError
+        If the results have no rows of a kernel, or rows that do not tell its prices apart.
     """
     from warpfit.backends.cuda.prices import path_of
+    from warpfit.errors import ConfigError
 
+    measured_kernels = {row["kernel"] for row in results["rows"]}
+    if missing := [kernel for kernel in fitted_kernels if kernel not in measured_kernels]:
+        raise ConfigError(f"expected results of {', '.join(missing)}, got none")
     environment = results["environment"]
     path = path or path_of(environment["gpu"].split()[-1].lower())
     known = json.loads(path.read_text()) if path.exists() else {"kernels": {}}

@@ -370,6 +370,20 @@ def cnn_residual(results: Results) -> str:
     return text.removesuffix("\n")
 
 
+def cnn_lenet(results: Results) -> str:
+    """Return the table of LeNet-5's step, ours on two engines and PyTorch's."""
+    if "lenet" not in results:
+        return ""
+    names = ("warpfit float16", "warpfit graph float16", "torch_graph float16")
+    rows = []
+    for batch, row in results["lenet"].items():
+        ours, _, theirs = (row["programs"][name]["us"]["median"] for name in names)
+        ratio = f"**{theirs / ours:.1f}**"
+        rows.append([batch, *(_quick(row, name) for name in names), ratio])
+    header = ["batch", *(f"{CNN_LABELS[name]}, µs a step" for name in names), "speedup"]
+    return _table(header, rows) + _source(_part_of_cnn(results, "lenet"))
+
+
 def airbench(results: Results) -> str:
     """Return the table of a step of airbench94, ours and PyTorch's in modes of torch.compile."""
     us = {key: cell["us"]["median"] for key, cell in results["programs"].items() if "us" in cell}
@@ -1020,6 +1034,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "levels": levels,
     "cnn": cnn,
     "cnn_convolutions": cnn_convolutions,
+    "cnn_lenet": cnn_lenet,
     "cnn_residual": cnn_residual,
     "airbench": airbench,
     "mnist_fast": mnist_fast,
@@ -1051,6 +1066,7 @@ FILES = {
     "hops_chains": "hops",
     "layerwise_cnn": "layerwise",
     "cnn_convolutions": "cnn",
+    "cnn_lenet": "cnn",
     "cnn_residual": "cnn",
     "first_step": "layerwise",
     "one_launch_peers": "one_launch",

@@ -91,7 +91,12 @@ SUITES = {
     "layerwise": Suite(
         "layerwise", "steps of the engine layerwise, and the time to the first step"
     ),
-    "cnn": Suite("cnn", "PyTorch's MNIST example", needs_gpu=False, packages=("torch",)),
+    "cnn": Suite(
+        "cnn",
+        "PyTorch's MNIST example, LeNet-5, a residual network",
+        needs_gpu=False,
+        packages=("torch",),
+    ),
     "mnist-fast": Suite(
         "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", needs_gpu=False
     ),

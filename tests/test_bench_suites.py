@@ -157,7 +157,7 @@ def test_a_users_mistake_is_one_line(scripts: Any, capsys: pytest.CaptureFixture
         ("scaling", "--rows", "some of 4x4096/8192, .*, got 'x'"),
         ("scaling", "--counts", "numbers from 1 on with commas, got 'x'"),
         ("layerwise", "--parts", "some of mlp, cnn, first_step, got 'x'"),
-        ("cnn", "--parts", "some of steps, residual, convolutions, accuracy, cpu, got 'x'"),
+        ("cnn", "--parts", "some of steps, lenet, residual, convolutions, accuracy, cpu, got 'x'"),
         ("layerwise", "--batches", "numbers from 1 on with commas, got 'x'"),
         ("ladder", "--networks", "some of softmax-regression, mlp, deep, got 'x'"),
         ("airbench", "--modes", "some of max-autotune, reduce-overhead, default, got 'x'"),

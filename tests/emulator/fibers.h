@@ -174,8 +174,11 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place);
 
-// The same to the blocks of the cluster whose bits are set: to the same place, counted by the same
-// barrier of each.
+// Fails if such a copy is on its way to some bytes.
+void check_copied(const char* name, const void* begin, unsigned bytes);
+
+// What copy_for_mbarrier does, to the blocks of the cluster whose bits are set: to the same place,
+// counted by the same barrier of each.
 void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,
                     unsigned long long* place, unsigned blocks);
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end);

@@ -52,8 +52,11 @@ unsigned element(Request* const* lanes, int matrix, int row, int column) {
     return value;
 }
 
+// Rows of which nothing is used must have come, too: racecheck reports them.
 template <bool TRANSPOSED>
 void execute_load_matrix(Request* const* lanes) {
+    for (int lane = 0; lane < warpSize; ++lane)
+        check_copied(lanes[lane]->name, static_cast<const LoadMatrix*>(lanes[lane])->row, 16);
     for (int lane = 0; lane < warpSize; ++lane) {
         for (int matrix = 0; matrix < 4; ++matrix) {
             const int along = 2 * (lane % 4), across = lane / 4;

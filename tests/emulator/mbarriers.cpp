@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,7 @@ struct LateStore {
 // The ends of all late stores that have not landed, by where they begin. No two may have a byte in
 // common: which of them comes last is open.
 std::map<const unsigned char*, const unsigned char*> under_way;
+std::set<const unsigned char*> copied;  // where copies from global memory begin, of these
 
 bool is_under_way(const unsigned char* begin, const unsigned char* end) {
     const auto next = under_way.upper_bound(begin);
@@ -63,6 +65,7 @@ struct Phase {
         for (const auto& store : stores) {
             store.land();
             under_way.erase(store.target);
+            copied.erase(store.target);
         }
     }
 };
@@ -222,6 +225,7 @@ void forget_mbarriers() {
     made.clear();
     numbered_barriers.clear();
     under_way.clear();
+    copied.clear();
 }
 
 void init_mbarrier(unsigned long long* place, unsigned count) {
@@ -310,7 +314,19 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place) {
-    store_late(name, static_cast<unsigned char*>(target), source, bytes, own_mbarrier(name, place));
+    auto* to = static_cast<unsigned char*>(target);
+    copied.insert(to);
+    store_late(name, to, source, bytes, own_mbarrier(name, place));
+}
+
+void check_copied(const char* name, const void* begin, unsigned bytes) {
+    const auto* first = static_cast<const unsigned char*>(begin);
+    const auto next = under_way.upper_bound(first + bytes - 1);
+    if (next == under_way.begin()) return;
+    const auto& [target, end] = *std::prev(next);
+    if (end > first && copied.count(target))
+        fail("%s: a copy for which nobody has waited is on its way to the %u bytes from %s on",
+             name, bytes, shared_text(first).c_str());
 }
 
 void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,

@@ -86,6 +86,7 @@ FAMILIES = {
         (
             "one_launch",
             "one_launch_card",
+            "one_launch_images",
             "one_launch_layers",
             "one_launch_small_sm90",
             "next_batch",
@@ -94,6 +95,7 @@ FAMILIES = {
             "engines/test_one_launch.py",
             "engines/test_one_launch_adaptive.py",
             "engines/test_one_launch_card.py",
+            "engines/test_one_launch_images.py",
             "engines/test_one_launch_layers.py",
             "engines/test_one_launch_cards.py",
             "engines/test_one_launch_small.py",
@@ -103,8 +105,8 @@ FAMILIES = {
         ),
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or "
         "looking_ahead and 17-33 or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-3 or "
-        "20-70-3) or the_state_lies and 16) or forward and (gather_batches or gram_batches or "
-        "next_batch) or cards_have_the_numbers",
+        "20-70-3 or pooled) or the_state_lies and 16) or forward and (gather_batches or "
+        "gram_batches or next_batch) or cards_have_the_numbers",
         takes_slow=True,
     ),
     "tables": Family(

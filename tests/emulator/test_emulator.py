@@ -220,6 +220,15 @@ def test_ldmatrix_demands_alignment_and_shared_memory() -> None:
         Device().run("load_fragments", matrices, registers, 1 << 20)
 
 
+def test_ldmatrix_reads_nothing_that_a_copy_is_writing() -> None:
+    matrices = np.random.default_rng(0).integers(0, 65536, (4, 8, 8)).astype(np.uint16)
+    registers = np.empty((32, 3), np.uint32)
+    Device().run("copied_fragments", matrices, registers, WAIT="1")
+    np.testing.assert_array_equal(registers, pairs(matrices)[:, :3])
+    with pytest.raises(DeviceError, match=r"ldmatrix_x4: a copy for which nobody has waited is on"):
+        Device().run("copied_fragments", matrices, registers, WAIT="0")
+
+
 def as_f16(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     half = x.astype(np.float16)
     return half.view(np.uint16).astype(np.uint32), half.astype(np.float64)
@@ -623,6 +632,22 @@ def test_resident_blocks_used_wrongly(
     with pytest.raises(DeviceError, match=r"^kernel together.*: " + message):
         together(bug, is_cooperative=is_cooperative, reverse=reverse)
     np.testing.assert_array_equal(*together(reverse=reverse))  # the next launch runs
+
+
+# Long launches count more than 2**32 arrivals.
+@ORDERS
+@pytest.mark.parametrize("first", [0, 2**32 - 4, 2**32 - 9])
+def test_turns_go_on_when_their_counter_overflows(first: int, reverse: bool) -> None:
+    blocks = np.arange(3, dtype=np.uint32)
+    target, places, turn = np.zeros(3, np.uint32), np.zeros(6, np.uint32), np.array([first], "u4")
+    Device(reverse=reverse).run(
+        "turns", target, places, turn, first - 2**32, 8, grid=3, is_cooperative=True
+    )
+    expected = blocks
+    for _ in range(8):
+        expected = expected.sum(dtype=np.uint32) + blocks
+    np.testing.assert_array_equal(target, expected)
+    assert turn == (first + 24) % 2**32
 
 
 def test_resident_blocks_beyond_the_limits() -> None:

@@ -16,6 +16,7 @@ from warpfit.backends.cuda import (
 )
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
+from warpfit.backends.cuda.one_launch_images import ImagesLaunch
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
 from warpfit.backends.cuda.trained_network import TrainedNetwork, replicas_with_rows
@@ -104,6 +105,21 @@ def only_small(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def only(cluster: int, groups: int) -> None:
         def choose_it(network: Any, *_: Any) -> SmallLaunch:
             return SmallLaunch(network, cluster, groups)
+
+        monkeypatch.setattr(launch_plan, "_chosen", choose_it)
+
+    return only
+
+
+@pytest.fixture
+def only_images(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Lets convolutional networks run by so many blocks at most, of which each with images takes so
+    many.
+    """
+
+    def only(images: int, multiprocessors: int) -> None:
+        def choose_it(network: Any, *_: Any) -> ImagesLaunch:
+            return ImagesLaunch(network, images, multiprocessors)
 
         monkeypatch.setattr(launch_plan, "_chosen", choose_it)
 

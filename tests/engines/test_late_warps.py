@@ -10,11 +10,13 @@ tests in test_many_networks.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from conftest import on_emulator
 from support.devices import assert_bits_when_late
+from support.one_launch import OPTIMIZERS, Images, fit, flat
 from support.resident_cases import BY_LAYERS, IN_GROUPS, ON_A_CARD, SPECIALIZED, Case
 
 pytestmark = [on_emulator]
@@ -90,3 +92,33 @@ def test_in_groups_of_warps(
         min(case.cluster, 3),
         warps=16,
     )
+
+
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [
+        (Images("pooled", 5, (2, 4), 1), "sm_90a"),
+        pytest.param(Images("pooled", 5, (2, 4), 1), "sm_80", marks=pytest.mark.slow),
+        pytest.param(
+            Images("uneven", 3, (1, 4), 1, "mse", "adam"), "sm_90a", marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_images(
+    monkeypatch: pytest.MonkeyPatch,
+    only_images: Callable[[int, int], None],
+    case: Images,
+    arch: str,
+) -> None:
+    only_images(*case.blocks)
+    x, y = case.rows
+
+    def train() -> list[Any]:
+        model = case.make()
+        optimizer = OPTIMIZERS[case.optimizer](model)
+        settings: dict[str, Any] = {"loss": case.loss, "batch_size": case.batch_size, "epochs": 1}
+        history = fit(model, x, y, optimizer, **settings)
+        return [history.step_losses, flat(model.to("cpu"))]
+
+    assert_bits_when_late(monkeypatch, train, blocks=4, warps=16, arch=arch)

@@ -896,7 +896,7 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
         (
             lambda: nn.Sequential(nn.Linear(6, 3, bias=False)),
             {},
-            "layers with a bias, got 0 without",
+            "layers with a bias, got layer 0 without one",
         ),
         (
             lambda: mlp(6, 3),

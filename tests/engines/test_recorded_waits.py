@@ -14,13 +14,18 @@ import warpfit as wf
 from conftest import on_emulator
 from emulator.recording import ARRIVAL, WAIT, Launch, events_of, recorded
 from support.devices import open_emulated
+from support.one_launch import Images, fit
 from support.resident_cases import BY_LAYERS, IN_GROUPS, ON_A_CARD, SPECIALIZED, Case
 from warpfit import nn, optim
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.backends.cuda.resident_config import CONFIGS, OneLaunchConfig
 from warpfit.backends.cuda.waits import MEMORY, Place, Protocol, Wait
-from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_by_layers import (
+    protocol_by_layers,
+    protocol_of_images,
+    protocol_on_card,
+)
 from warpfit.backends.cuda.waits_in_groups import protocol_in_groups
 from warpfit.backends.cuda.waits_of_many import Trained, protocol_of_clusters, protocol_of_groups
 from warpfit.backends.cuda.waits_specialized import specialized_protocol
@@ -210,6 +215,32 @@ def test_on_a_card(
         validated = -(-case.validated // case.batch_size)
         passes = [*[True] * STEPS, *[False] * validated] * epochs
         protocol = protocol_on_card(config, passes)
+        assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Images("pooled", 5, (2, 6), 1),
+        pytest.param(Images("uneven", 3, (1, 4), 1), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_images(
+    monkeypatch: pytest.MonkeyPatch,
+    only_images: Callable[[int, int], None],
+    launches: list[int],
+    case: Images,
+) -> None:
+    only_images(*case.blocks)
+    open_emulated(monkeypatch)
+    with recorded(("one_launch_images",)) as found:
+        fit(case.make(), *case.rows, batch_size=case.batch_size)
+    assert len(found) == len(launches) > 0
+    for launch, epochs in zip(found, launches, strict=True):
+        config = CONFIGS[launch.kernel].of(launch.settings)
+        assert -(-config.batch // config.images) < config.blocks  # some have no images
+        protocol = protocol_of_images(config, STEPS * epochs)
         assert_known(launch, protocol, lambda _, own=launch: range(own.threads))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import warpfit as wf
 from emulator.runtime import EmulatedRuntime
-from support.one_launch import BATCH, NUM_ROWS, fit
+from support.one_launch import BATCH, NUM_ROWS, Images, fit
 from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, nn, optim
 from warpfit.backends.cuda import one_launch
@@ -131,6 +131,14 @@ def test_rows_in_their_own_order_and_targets_of_several_numbers(
     y = np.eye(3, dtype="f4")[labels]
     more: dict[str, Any] = {"loss": "mse", "shuffle": False, "precision": precision}
     assert_same_however_it_is_cut(stage, lambda: mlp(6, 3), sgd, x, y, pieces=(1, 3), **more)
+
+
+def test_images(stage: Stage) -> None:
+    case = Images("padded", BATCH, (4, 4), 1)
+    x, y = (array[:NUM_ROWS] for array in case.rows)
+    assert_same_however_it_is_cut(
+        stage, case.make, lambda model: sgd(model, 0.1, momentum=0.9), x, y, pieces=(1, 3)
+    )
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,3 +191,140 @@ class Case(NamedTuple):
             precision=self.precision,
             **settings,
         )
+
+
+class Images(NamedTuple):
+    """A convolutional network of a few layers, by its name in `IMAGES_NETWORKS`, with activations
+    that its layers take in turns, how it is trained, and on how many images a block, of how many
+    blocks.
+
+    The images follow from the seed. Where rounding changes which pixel of a window is the largest,
+    a gradient goes to another one: in these that happens in no step.
+    """
+
+    network: str
+    batch_size: int
+    blocks: tuple[int, int]
+    seed: int
+    loss: str | losses.Loss = "cross_entropy"
+    optimizer: str = "sgd"
+    activations: tuple[str, ...] = ("tanh",)
+    precision: str = "float16"
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Height, width and channels of what the network takes."""
+        return IMAGES_NETWORKS[self.network][0]
+
+    def make(self) -> nn.Sequential:
+        """Return the network."""
+        layers_of = IMAGES_NETWORKS[self.network][1]
+        return nn.Sequential(*layers_of([ACTIVATIONS[name] for name in self.activations]))
+
+    @property
+    def rows(self) -> tuple[Any, Any]:
+        """Four batches of images, and one that is shorter, with targets."""
+        num_rows = 4 * self.batch_size + self.batch_size // 3 + 1
+        _, y = data((prod(self.image), 4), self.loss, num_rows)
+        x = np.random.default_rng(self.seed).standard_normal((num_rows, *self.image))
+        return x.astype("float32"), y
+
+    def assert_follows_numpy(self, times_limit: float = 1.0) -> None:
+        """Train it beside NumPy."""
+        assert_follows_numpy(
+            (prod(self.image), 4),
+            rows=self.rows,
+            make=self.make,
+            batch_size=self.batch_size,
+            loss=self.loss,
+            optimizer=lion if self.optimizer == "lion" else OPTIMIZERS[self.optimizer],
+            precision=self.precision,
+            times_limit=times_limit,
+        )
+
+
+def _pooled(activations: Sequence[Any]) -> list[nn.Module]:
+    first, second, third = islice(cycle(activations), 3)
+    return [
+        nn.Conv2d(1, 5, 3, seed=0),
+        first(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(5, 6, 3, seed=1),
+        second(),
+        nn.Flatten(),
+        nn.Linear(54, 20, seed=2),
+        third(),
+        nn.Linear(20, 4, seed=3),
+    ]
+
+
+def _padded(activations: Sequence[Any]) -> list[nn.Module]:
+    return [
+        nn.Conv2d(3, 7, 3, padding=1, seed=0),
+        activations[0](),
+        nn.MaxPool2d(3),
+        nn.Flatten(),
+        nn.Linear(63, 4, seed=1),
+    ]
+
+
+def _uneven(activations: Sequence[Any]) -> list[nn.Module]:
+    first, second = islice(cycle(activations), 2)
+    return [
+        nn.Conv2d(9, 18, (2, 3), padding=(0, 1), seed=0),
+        first(),
+        nn.Conv2d(18, 3, (1, 2), padding=(0, 1), seed=1),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(24, 17, seed=2),
+        second(),
+        nn.Linear(17, 4, seed=3),
+    ]
+
+
+def _pixel(activations: Sequence[Any]) -> list[nn.Module]:
+    return [nn.Conv2d(1, 1, 1, seed=0), activations[0](), nn.Flatten(), nn.Linear(1, 4, seed=1)]
+
+
+def _wide(activations: Sequence[Any]) -> list[nn.Module]:
+    """Return layers of more than 8 pieces of channels, more than 32 slices of k, forward and back,
+    and padding as wide as the windows.
+    """
+    first, second, third = islice(cycle(activations), 3)
+    return [
+        nn.Conv2d(9, 72, 3, padding=3, seed=0),
+        first(),
+        nn.Conv2d(72, 8, 1, padding=1, seed=1),
+        second(),
+        nn.Conv2d(8, 6, (13, 5), padding=(13, 0), seed=2),
+        third(),
+        nn.Flatten(),
+        nn.Linear(660, 4, seed=3),
+    ]
+
+
+def _globally_pooled(activations: Sequence[Any]) -> list[nn.Module]:
+    return [
+        nn.Conv2d(2, 34, 1, padding=1, seed=0),
+        activations[0](),
+        nn.Conv2d(34, 8, 1, padding=1, seed=1),
+        nn.MaxPool2d(8),
+        nn.Flatten(),
+        nn.Linear(8, 4, seed=2),
+    ]
+
+
+# Height, width and channels of images, and the layers.
+IMAGES_NETWORKS: dict[
+    str, tuple[tuple[int, int, int], Callable[[Sequence[Any]], list[nn.Module]]]
+] = {
+    "pooled": ((12, 12, 1), _pooled),
+    "padded": ((9, 9, 3), _padded),
+    "uneven": ((5, 7, 9), _uneven),
+    "pixel": ((1, 1, 1), _pixel),
+    "wide": ((2, 3, 9), _wide),
+    "globally pooled": ((4, 4, 2), _globally_pooled),
+}

@@ -201,7 +201,7 @@ def test_errors_that_may_be_large_to_begin_with_are_scaled_less(
             lambda: nn.Sequential(nn.Linear(6, 3, bias=False)),
             {"precision": "float16"},
             "float16",
-            "layers with a bias, got 0 without",
+            "layers with a bias, got layer 0 without one",
         ),
         (
             lambda: mlp(6, 5, 5, 3),

@@ -60,6 +60,8 @@ def is_supported(name: str, defines: dict[str, str], arch: str) -> bool:
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
         return generation(arch) >= 90
+    if name == "one_launch_images":
+        return generation(arch) >= 80
     dtype, always = defines.get("DTYPE", ""), ("one_launch", "narrow_step", "many_", "table_")
     uses_them = str(int("mma" in name or name.startswith(always)))
     if defines.get("TENSOR_CORES", uses_them) == "1":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeVar
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
@@ -13,10 +14,12 @@ from warpfit.backends.cuda import (
     many_small_networks_sm90,
     one_launch,
     one_launch_card,
+    one_launch_images,
     one_launch_layers,
     one_launch_small_sm90,
 )
 from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.cuda.image_shapes import Convolution, shapes_of
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_launch import ResidentLaunch
 from warpfit.backends.cuda.table_networks import TableShape, choose_table
@@ -193,6 +196,44 @@ def of_one_launch_card() -> Compiled:
     launches = launched(one_launch_card.choose_card, networks)
     validating = [own.that_validates() for own in launches[: len(stopping)]]
     return compiled([*launches, *validating, *(replace(own, stops=True) for own in validating)])
+
+
+def images_of(
+    image: tuple[int, int, int],
+    convolutions: Sequence[Convolution],
+    *units: int,
+    **settings: Any,
+) -> TrainedNetwork:
+    """Return a network of convolutions and linear layers of these units, as `network_of` does."""
+    network = replace(network_of(1, *units), convolutions=tuple(convolutions), image=image)
+    features = prod(shapes_of(image, convolutions)[-1].pooled)
+    return replace(network, widths=(features, *units), **settings)
+
+
+def lenet(**settings: Any) -> TrainedNetwork:
+    """Return LeNet-5 on images of 28 by 28 pixels, with ReLU and max pooling."""
+    relu = Activation("relu")
+    convolutions = [
+        Convolution((5, 5), (2, 2), 6, relu, 2),
+        Convolution((5, 5), (0, 0), 16, relu, 2),
+    ]
+    return images_of((28, 28, 1), convolutions, 120, 84, 10, **{"batch": 64, **settings})
+
+
+def of_one_launch_images() -> Compiled:
+    convolutions = [
+        Convolution((3, 3), (0, 0), 5, Activation("gelu"), 2),
+        Convolution((3, 2), (0, 1), 12, Activation("tanh")),
+    ]
+    adamw = {**ADAM, "decays": True}
+    small = images_of((12, 10, 3), convolutions, 20, 4, dtype="bfloat16", batch=200, **adamw)
+    networks = [
+        lenet(),
+        lenet(batch=128, **MOMENTUM, nesterov=True),
+        small,
+        replace(small, loss="mse", dtype="float16", optimizer="rmsprop", slots=1, decays=False),
+    ]
+    return compiled(launched(one_launch_images.choose_images, networks))
 
 
 def of_one_launch_small_sm90() -> Compiled:

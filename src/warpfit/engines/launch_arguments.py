@@ -17,7 +17,7 @@ from warpfit.backends import Array
 from warpfit.backends.launch_structs import STOPPING_FIELDS
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
-from warpfit.engines.launch_network import layers_of
+from warpfit.engines.launch_network import layers_of, parameter_names
 from warpfit.engines.launch_scales import Exponents, exponents_of, layer_scales
 from warpfit.engines.launch_settings import (
     dropout_settings,
@@ -102,7 +102,7 @@ class Resident:
     ) -> None:
         self.ops, self.launch, self.plan = ops, launch, plan
         self._validated, self._rule, self._layers = validation, rule, layers_of(plan)
-        self.names = [f"{name}.{part}" for name, *_ in self._layers for part in ("weight", "bias")]
+        self.names = parameter_names(plan)
         of_slots = [state.slots[name] for name in plan.optimizer.slot_names]
         self.parameters = [state.parameters[name] for name in self.names]
         self.slots = [[arrays[name] for name in self.names] for arrays in of_slots]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from warpfit.backends.base import HALF_DTYPES
@@ -11,13 +12,20 @@ from warpfit.engines.launch_settings import unknown_loss, unknown_optimizer
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.errors import Obstacle
 from warpfit.losses import Loss, SoftmaxCrossEntropy
+from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.dropout import DropoutSpec
+from warpfit.nn.flatten import FlattenSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
+from warpfit.nn.pooling import MaxPool2dSpec
+from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.base import OptimizerSpec
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.trained_network import TrainedNetwork
+
+UNPOOLED = MaxPool2dSpec((1, 1), (1, 1))
 
 
 class Layer(NamedTuple):
@@ -29,7 +37,7 @@ class Layer(NamedTuple):
 
 
 def layers_of(plan: Plan) -> list[Layer]:
-    """Return the layers of a plan that `trained_network` takes."""
+    """Return the linear layers of a plan that `trained_network` takes."""
     found: list[Layer] = []
     for name, spec in cast(NetworkSpec, plan.network).fused.layers:
         if isinstance(spec, LinearSpec):
@@ -39,17 +47,49 @@ def layers_of(plan: Plan) -> list[Layer]:
     return found
 
 
+class Convolved(NamedTuple):
+    """A convolution with its activation, and the max pooling that follows it."""
+
+    name: str
+    spec: Conv2dSpec
+    pool: MaxPool2dSpec
+
+
+def convolutions_of(plan: Plan) -> list[Convolved]:
+    """Return the convolutions of a plan that `trained_network` takes."""
+    found: list[Convolved] = []
+    for name, spec in cast(NetworkSpec, plan.network).fused.layers:
+        if type(spec) is Conv2dSpec:
+            found.append(Convolved(name, spec, UNPOOLED))
+        elif isinstance(spec, MaxPool2dSpec):
+            found[-1] = found[-1]._replace(pool=spec)
+    return found
+
+
+def has_convolutions(network: NetworkSpec) -> bool:
+    """Return whether a network has convolutions of images; those of sequences are other layers."""
+    return any(type(spec) is Conv2dSpec for _, spec in network.layers)
+
+
 def parameter_names(plan: Plan) -> list[str]:
     """Return the names of a plan's parameters, layer by layer weight and bias."""
-    return [f"{layer.name}.{part}" for layer in layers_of(plan) for part in ("weight", "bias")]
+    layers = chain(convolutions_of(plan), layers_of(plan))
+    return [f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")]
 
 
 def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle:
     """Return what kernels are told of a plan, as float16 if open, or what none of them knows."""
     for expected, got in _in_the_way(plan):
         return Obstacle(f"expected {expected}, got {got}")
+    from warpfit.backends.cuda.image_shapes import Convolution
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
+    convolutions = tuple(
+        Convolution(
+            spec.kernel_size, spec.padding, spec.out_channels, spec.activation, pool.kernel_size[0]
+        )
+        for _, spec, pool in convolutions_of(plan)
+    )
     precision, optimizer, layers = _precision(plan), plan.optimizer, layers_of(plan)
     specs = [layer.linear for layer in layers]
     is_weighted = data.sample_weight is not None
@@ -66,6 +106,8 @@ def trained_network(plan: Plan, data: TrainingData) -> TrainedNetwork | Obstacle
         weighted=is_weighted,
         weighed_penalty=is_weighted and optimizer.l2 > 0 and optimizer.l2_by_weight,
         class_weights=plan.loss.class_weights() is not None,
+        convolutions=convolutions,
+        image=plan.network.input_shape if convolutions else (),
         **_rule_of(optimizer),
     )
 
@@ -92,14 +134,14 @@ def _in_the_way(plan: Plan) -> Iterator[tuple[str, object]]:
         yield "clip_norm or l2, not both", optimizer.clip_norm
     if (unknown := unknown_loss(plan.loss)) is not None:
         yield unknown
-    names = {f"{name}.{part}" for name, *_ in layers_of(plan) for part in ("weight", "bias")}
-    if set(plan.trained) != names:
+    names = parameter_names(plan)
+    if set(plan.trained) != set(names):
         count = f"{len(plan.trained)} of {len(names)}"
         yield (
             "every parameter to be trained",
             f"{count} (engine='graph' trains some, and leaves others as they are)",
         )
-    if any(0 in (layer.linear.in_features, layer.linear.out_features) for layer in layers_of(plan)):
+    if any(0 in shape for shape in cast(NetworkSpec, plan.network).shapes):
         yield "layers of size 1 or more", 0
 
 
@@ -107,24 +149,12 @@ def _in_the_way_of_layers(plan: Plan) -> Iterator[tuple[str, object]]:
     if not isinstance(plan.network, NetworkSpec):
         yield "a Sequential of known layers", "another module"
         return
-    names: list[str] = []
-    may_drop = False
-    for name, spec in plan.network.fused.layers:
-        if isinstance(spec, DropoutSpec):
-            if spec.p and not may_drop:
-                yield "dropout once after a linear layer", name
-            may_drop = may_drop and not spec.p
-            continue
-        if not isinstance(spec, LinearSpec):
-            yield "linear layers, activations and dropout", spec.kind
-            return
-        if not spec.bias:
-            yield "layers with a bias", f"{name} without"
-        may_drop = True
-        names.append(name)
-    if not names:
-        yield "a linear layer", "none"
-        return
+    network = plan.network.fused
+    if has_convolutions(network):
+        yield from _in_the_way_of_images(network)
+    else:
+        yield from _in_the_way_of_rows(network)
+    names = [name for name, *_ in chain(convolutions_of(plan), layers_of(plan))]
     if len(set(names)) < len(names):
         yield "different layers", "one layer twice"
     last = layers_of(plan)[-1]
@@ -132,6 +162,79 @@ def _in_the_way_of_layers(plan: Plan) -> Iterator[tuple[str, object]]:
         yield "no activation at the end", last.linear.activation.name
     if last.dropout.p:
         yield "no dropout at the end", last.dropout
+
+
+def _in_the_way_of_rows(network: NetworkSpec) -> Iterator[tuple[str, object]]:
+    """Yield what is in the way of a network without convolutions."""
+    may_drop = False
+    for name, spec in network.layers:
+        if isinstance(spec, DropoutSpec):
+            if spec.p and not may_drop:
+                yield "dropout once after a linear layer", name
+            may_drop = may_drop and not spec.p
+        elif not isinstance(spec, LinearSpec):
+            yield "linear layers, activations and dropout", spec.kind
+        elif not spec.bias:
+            yield "layers with a bias", f"layer {name} without one"
+        else:
+            may_drop = True
+    if not any(isinstance(spec, LinearSpec) for _, spec in network.layers):
+        yield "a linear layer", "none"
+
+
+def _in_the_way_of_images(network: NetworkSpec) -> Iterator[tuple[str, object]]:
+    """Yield what is in the way of a network with convolutions."""
+    before: LayerSpec | None = None  # dropout of 0 aside
+    is_flat = False
+    for (name, spec), shape in zip(network.layers, network.shapes, strict=False):
+        if isinstance(spec, DropoutSpec):
+            if spec.p:
+                yield "no dropout beside convolutions", f"layer {name} with p={spec.p}"
+            continue
+        if type(spec) is Conv2dSpec:
+            yield from _in_the_way_of_convolution(name, spec)
+        elif isinstance(spec, MaxPool2dSpec):
+            yield from _in_the_way_of_pooling(name, spec, before, shape)
+        elif isinstance(spec, LinearSpec):
+            if not spec.bias:
+                yield "layers with a bias", f"layer {name} without one"
+        elif isinstance(spec, ActivationSpec):  # that `fused` has not joined to a layer
+            expected = "one activation at most, right after a convolution or a linear layer"
+            yield expected, f"layer {name}, {spec.activation.name}"
+        elif not isinstance(spec, FlattenSpec) or is_flat or before is None:
+            expected = "convolutions, max pooling, then Flatten and linear layers"
+            yield expected, f"layer {name}, {spec.kind}"
+        is_flat = is_flat or isinstance(spec, FlattenSpec)
+        before = spec
+    if not isinstance(before, LinearSpec):
+        yield "a linear layer at the end", _kind_of(before)
+
+
+def _in_the_way_of_convolution(name: str, spec: Conv2dSpec) -> Iterator[tuple[str, object]]:
+    for setting, value in (("stride", spec.stride), ("dilation", spec.dilation)):
+        if value != (1, 1):
+            yield f"convolutions of {setting} 1", f"{value} of layer {name}"
+    if spec.groups != 1:
+        yield "convolutions of one group", f"{spec.groups} groups of layer {name}"
+    if not spec.bias:
+        yield "layers with a bias", f"layer {name} without one"
+
+
+def _in_the_way_of_pooling(
+    name: str, spec: MaxPool2dSpec, before: LayerSpec | None, shape: Shape
+) -> Iterator[tuple[str, object]]:
+    """Yield what is in the way of pooling of images of a shape, after another layer."""
+    if not isinstance(before, Conv2dSpec):
+        yield "max pooling after a convolution", f"layer {name} after {_kind_of(before)}"
+    windows = f"{spec.kernel_size} by {spec.stride} of {shape[:2]} in layer {name}"
+    size = spec.kernel_size[0]
+    is_partition = spec.kernel_size == spec.stride == (size, size) and spec.padding == (0, 0)
+    if not is_partition or shape[0] % size or shape[1] % size:
+        yield "square windows of max pooling that partition images", windows
+
+
+def _kind_of(spec: LayerSpec | None) -> str:
+    return "none" if spec is None else spec.kind
 
 
 def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:

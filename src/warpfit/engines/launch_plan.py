@@ -215,14 +215,22 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     layer.
 
     Or by that for small networks, or by all clusters of a card, if that is expected to take less
-    time. `by_layers` leaves no choice. The obstacle is that of the kernel that came nearest.
+    time; by one of its own if it has convolutions. `by_layers` leaves no choice. The obstacle is
+    that of the kernel that came nearest.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_card import choose_card, excess_of_settings
+    from warpfit.backends.cuda.one_launch_images import choose_images
     from warpfit.backends.cuda.one_launch_layers import choose_layers
     from warpfit.backends.cuda.one_launch_small_sm90 import choose_small
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
+    if network.convolutions:
+        return (
+            Obstacle("expected linear layers alone, got convolutions")
+            if by_layers
+            else choose_images(network, *limits)
+        )
     if by_layers or network.cards > 1:
         return choose_layers(network, *limits)
     found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []

@@ -17,7 +17,7 @@ from warpfit.backends.launch_structs import NETWORK_FIELDS, STANDING_FIELDS, STO
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.data.order import domain_bits, round_keys_of_runs
 from warpfit.engines.base import Plan, Stopping, TrainingData
-from warpfit.engines.launch_network import layers_of, trained_network
+from warpfit.engines.launch_network import has_convolutions, layers_of, trained_network
 from warpfit.engines.launch_settings import (
     loss_settings,
     network_dropout_settings,
@@ -73,9 +73,10 @@ def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None 
 
 def prepare_many(plan: Plan, data: TrainingData) -> ManyLaunch | Obstacle:
     """Return how many networks of a plan are trained at once, or what is in the way."""
-    network = trained_network(
-        replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data
-    )
+    own = cast(NetworkSpec, plan.network)
+    if has_convolutions(own):
+        return Obstacle("expected linear layers, activations and dropout, got convolutions")
+    network = trained_network(replace(plan, network=without_rates(own)), data)
     if isinstance(network, Obstacle):
         return network
     return launch_of_many(network, cast(Any, backends.get(plan.device)).runtime)

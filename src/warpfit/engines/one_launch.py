@@ -2,8 +2,8 @@
 and shared memory.
 
 It runs networks of linear layers whose batches and weights fit a block, a cluster, or most of a
-card; `launch_network` says what it takes. Data that the device has no room for stays on the host,
-and comes in pieces: `streaming`.
+card, and small convolutional ones; `launch_network` says what it takes. Data that the device has no
+room for stays on the host, and comes in pieces: `streaming`.
 """
 
 from __future__ import annotations

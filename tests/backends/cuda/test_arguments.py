@@ -43,6 +43,7 @@ class Probe(Arguments):
 
 EXPECTED = {
     "CardArguments": {"Dropout", "StepSettings", "StoppingMemory"},
+    "ImagesArguments": {"StepSettings"},
     "LayersArguments": {"StepSettings", "Dropout", "LayerScales", "Progress", "StoppingMemory"},
     "ManyArguments": {"Network", "NetworkDropout"},
     "ManyClustersArguments": {"Network", "NetworkDropout"},

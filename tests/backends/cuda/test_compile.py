@@ -27,6 +27,11 @@ MAY_SPILL = {
         "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 "
         "registers, for a fourth block on a multiprocessor",
     ),
+    "element_loss_step": (
+        24,
+        "absolute error and Huber's loss in bfloat16 with NVRTC 13.5, in 64 registers, with which "
+        "four blocks are resident",
+    ),
     "one_launch_layers": (
         160,
         "784-128-128-10 with Adam: the optimizer state of some tiles is loaded ahead, and the "
@@ -52,6 +57,11 @@ MAY_SPILL = {
         132,
         "784-2048-2048-2048-10: 160 of 255 registers hold low halves of weights (36.2 us a step), "
         "with 128 none spills (39.6); most where it stops by itself, and counts epochs and passes",
+    ),
+    "one_launch_images": (
+        20,
+        "LeNet-5 at batch 128: operands of gradients that are on their way from memory; with the "
+        "loops over a batch half as far unrolled none spills",
     ),
     "one_launch": (
         150,

@@ -81,6 +81,7 @@ def code(path: Path) -> str:
 TAKE_NO_TURNS = {
     "one_launch",
     "one_launch_card",
+    "one_launch_images",
     "one_launch_layers",
     "one_launch_small_sm90",
     "table_networks",

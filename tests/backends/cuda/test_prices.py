@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_variants.runs import ADAM, MOMENTUM, network_of
+from kernel_variants.runs import ADAM, MOMENTUM, images_of, lenet, network_of
+from warpfit.backends import Activation
 from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.cuda.image_shapes import Convolution
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.one_launch_layers_layout import LayersLaunch
 from warpfit.backends.cuda.one_launch_small_sm90 import SmallLaunch
@@ -30,12 +32,13 @@ KERNELS = {
     "one_launch_layers": (784, 64, 64, 10),
     "one_launch_card": (784, 512, 512, 512, 10),
     "one_launch_small_sm90": (37, 53, 17, 3),
+    "one_launch_images": (),
 }
 
 
 def launch_of(widths: tuple[int, ...]) -> ResidentLaunch:
-    """Return the launch of a network on an H200."""
-    found = _chosen(network_of(*widths), CARDS["h200"], False)
+    """Return the launch of a network, LeNet-5 of no widths, on an H200."""
+    found = _chosen(network_of(*widths) if widths else lenet(), CARDS["h200"], False)
     assert isinstance(found, ResidentLaunch)
     return found
 
@@ -107,6 +110,40 @@ def test_the_script_finds_the_prices_that_steps_were_made_of(
     assert own["nanoseconds"] == pytest.approx({"meeting": 3.0, **prices})
 
 
+def test_a_kernel_without_results_is_not_fitted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script, path = import_module("launch_costs"), tmp_path / "h200.json"
+    environment = {"gpu": "NVIDIA H200", "date": "2026-12-01 10:00 UTC"}
+    with pytest.raises(ConfigError, match=r"^expected results of one_launch_images, got none$"):
+        script.write_prices({"environment": environment, "rows": []}, ["one_launch_images"], path)
+    assert not path.exists()
+
+
+def test_prices_of_all_kernels_that_are_measured_can_be_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    assert set(import_module("launch_costs").KERNELS) == set(KERNELS)
+
+
+def test_runs_on_a_gpu_are_fitted_to_rows_of_plain_networks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    launches, runs = import_module("launch_costs"), import_module("run_costs")
+    cases = [launches.IN_ROLES[0], launches.IN_GROUPS[0], launches.OF_IMAGES[0]]
+    kernels = ["one_launch", "one_launch_small_sm90", "one_launch_images"]
+    rows = [
+        {"case": case.name, "kernel": kernel, "microseconds": {"min": 2.0}}
+        for case, kernel in zip(cases, kernels, strict=True)
+    ]
+    (tmp_path / "launch_costs.json").write_text(json.dumps({"rows": rows}))
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    assert len(runs.steps_of_launches()) == 1
+
+
 def test_cases_that_do_not_tell_prices_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     script = import_module("launch_costs")
@@ -123,6 +160,16 @@ def test_the_cases_of_the_script_tell_prices_apart(monkeypatch: pytest.MonkeyPat
     settings |= {"sgd": {}, "rmsprop": {"optimizer": "rmsprop", "slots": 1}}
     for case in script.CASES:
         network = network_of(*case.sizes, batch=case.batch, **settings[case.optimizer])
+        if case.image:
+            convolutions = [
+                Convolution(
+                    (kernel, kernel), (padding, padding), channels, Activation("relu"), pool
+                )
+                for kernel, padding, channels, pool in case.convolutions
+            ]
+            own = images_of(case.image, convolutions, *case.sizes[1:])
+            assert own.widths == network.widths
+            network = replace(network, image=own.image, convolutions=own.convolutions)
         launch = _chosen(network, CARDS["h200"], False)
         if case.layout is not None:
             launch = SmallLaunch(network, *case.layout)

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from kernel_variants import variants_of
-from kernel_variants.runs import ADAM, MOMENTUM, launched, network_of
+from kernel_variants.runs import ADAM, MOMENTUM, images_of, launched, lenet, network_of
+from warpfit.backends import Activation
 from warpfit.backends.cuda import (
     jit,
     one_launch,
     one_launch_card,
+    one_launch_images,
     one_launch_layers,
     one_launch_small_sm90,
 )
+from warpfit.backends.cuda.image_shapes import Convolution
 from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
 from warpfit.backends.cuda.many_small_networks_sm90 import choose_small
 from warpfit.backends.cuda.resident_config import CONFIGS
@@ -31,6 +34,7 @@ LAUNCHES = {
     "one_launch_card": launched(one_launch_card.choose_card, [network_of(99, 512, 512, 512, 10)])[
         0
     ],
+    "one_launch_images": launched(one_launch_images.choose_images, [lenet(batch=20)])[0],
     "one_launch_layers": launched(
         one_launch_layers.choose_layers, [network_of(784, 128, 128, 10, clips=True)]
     )[0],
@@ -157,6 +161,13 @@ PLANTED: list[tuple[str, str, Callable[[Protocol], None] | dict[str, Any]]] = [
     ("one_launch_layers", "a batch that is not loaded", without("x_full")),
     ("one_launch_card", "outputs awaited before they are left", wait_first("outputs")),
     ("one_launch_card", "gradients of a wrong phase", changed("gradients_full", phase=1)),
+    ("one_launch_images", "a block that does not update", without("updates")),
+    ("one_launch_images", "a block with images more", counted("rows", 1)),
+    ("one_launch_images", "rows before the weights that they take", changed("updates", phase=1)),
+    ("one_launch_images", "weights that nobody copies", without("full")),
+    ("one_launch_images", "weights that are copied in part", changed("full", owed=16)),
+    ("one_launch_images", "weights of a wrong phase", changed("full", phase=1)),
+    ("one_launch_images", "weights that each warp copies", counted("full", 15)),
     ("one_launch_small_sm90", "a batch that is not left", without("x_free", "helper 5")),
     ("one_launch_small_sm90", "words of a wrong phase", changed("words_full", phase=1)),
     ("one_launch_small_sm90", "words awaited before they are sent", wait_first("words_full")),
@@ -268,6 +279,14 @@ def random_plans(number: int) -> dict[str, int]:
         features, last, rows = sizes
         return network_of(features, *hidden, last, batch=rows, **settings)
 
+    def images(batch: float) -> TrainedNetwork:
+        height, width, window, channels = random.integers(3, 20, 4).tolist()
+        kernel = min(height, window), min(width, window)
+        convolution = Convolution(kernel, (1, 0), channels, Activation("relu"))
+        sizes = random.integers(1, 50, 2).tolist()
+        rows = int(2 ** random.uniform(0, batch))
+        return images_of((height, width, 2), [convolution], *sizes, batch=rows, **MOMENTUM)
+
     def units(widest: float, most: int, least: int = 0) -> list[int]:
         number = random.integers(least, most + 1)
         return random.integers(1, int(2 ** random.uniform(1, widest)) + 1, number).tolist()
@@ -278,6 +297,7 @@ def random_plans(number: int) -> dict[str, int]:
             "one_launch": one_launch.choose(alone, *LIMITS),
             "one_launch_layers": one_launch_layers.choose_layers(alone, *LIMITS),
             "one_launch_card": one_launch_card.choose_card(alone, *LIMITS),
+            "one_launch_images": one_launch_images.choose_images(images(10), *LIMITS),
             "one_launch_small_sm90": one_launch_small_sm90.choose_small(
                 network(6, units(6, 4, 1), 4, 10), *LIMITS
             ),

@@ -19,7 +19,8 @@ from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.resident_config import ManyConfig
-from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, unsuited
+from warpfit.backends.cuda.sizes import padded
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, unsuited
 from warpfit.errors import Obstacle
 
 WARPS = (8, 4, 2, 1)

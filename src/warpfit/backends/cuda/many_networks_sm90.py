@@ -15,11 +15,8 @@ from math import ceil
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.resident_config import ManyClustersConfig
-from warpfit.backends.cuda.trained_network import (
-    TrainedNetwork,
-    unsuited,
-    up,
-)
+from warpfit.backends.cuda.sizes import up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, unsuited
 from warpfit.errors import Obstacle
 
 ROWS, UNITS, MOST_HIDDEN, MOST_OUTPUTS, MOST_PARTS = 64, 64, 128, 16, 8

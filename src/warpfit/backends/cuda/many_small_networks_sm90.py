@@ -15,7 +15,8 @@ from math import ceil
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.resident_config import ManySmallConfig
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
+from warpfit.backends.cuda.sizes import padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, unsuited
 from warpfit.errors import Obstacle
 
 UNITS, MOST_ROWS, MOST_OUTPUTS, LINE_BYTES, GROUP_THREADS, WARPS = 64, 128, 16, 128, 128, 4

@@ -25,7 +25,8 @@ from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.loss_steps import LossStepOps
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.resident_config import NarrowStepConfig
-from warpfit.backends.cuda.trained_network import padded, settings_of_layers, up
+from warpfit.backends.cuda.sizes import padded, up
+from warpfit.backends.cuda.trained_network import settings_of_layers
 
 # As in kernels/narrow/narrow_step.cu and narrow/narrow_layers.cuh.
 MOST_LAYERS = 8

@@ -14,11 +14,11 @@ from typing import Any
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.one_launch_layout import WORKING_REGISTERS, OneLaunch, hidden_units
 from warpfit.backends.cuda.resident_launch import too_heavy, too_large
+from warpfit.backends.cuda.sizes import padded
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
     most_blocks,
-    padded,
     replicas_with_rows,
     unsuited,
 )

@@ -24,13 +24,12 @@ from warpfit.backends.cuda.resident_launch import (
     passes_arguments_of,
     too_large,
 )
+from warpfit.backends.cuda.sizes import padded, up
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     counted,
-    padded,
     resident_clusters,
     unsuited,
-    up,
 )
 from warpfit.errors import Obstacle
 

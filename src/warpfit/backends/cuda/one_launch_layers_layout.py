@@ -22,7 +22,8 @@ from warpfit.backends.cuda.resident_launch import (
     ResidentLaunch,
     passes_arguments_of,
 )
-from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, up
+from warpfit.backends.cuda.sizes import padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted
 
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most
 # and lose up to 16.

@@ -13,7 +13,8 @@ from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.resident_arguments import LayerPlaces, OneLaunchArguments
 from warpfit.backends.cuda.resident_config import OneLaunchConfig
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, up
+from warpfit.backends.cuda.sizes import padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 # Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one
 # that holds none, such a one where row warps look ahead, and the most that one can have.

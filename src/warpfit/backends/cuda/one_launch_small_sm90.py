@@ -20,7 +20,8 @@ from warpfit.backends.cuda.resident_launch import (
     ResidentLaunch,
     arguments_of,
 )
-from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, padded, up
+from warpfit.backends.cuda.sizes import padded, up
+from warpfit.backends.cuda.trained_network import TrainedNetwork, counted
 from warpfit.errors import Obstacle
 
 CLUSTERS, UNITS, MOST_OUTPUTS = (1, 2, 4), 64, 16

@@ -55,6 +55,13 @@ class SmallArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImagesArguments(SmallArguments):
+    """Of ``one_launch_images``."""
+
+    exchange: Annotated[Place, "ImagesExchange*"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PassesArguments(SmallArguments):
     """Of kernels that know dropout, validate and stop, too."""
 
@@ -149,6 +156,7 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "many_small_networks_sm90": ManySmallArguments,
     "one_launch": OneLaunchArguments,
     "one_launch_card": CardArguments,
+    "one_launch_images": ImagesArguments,
     "one_launch_layers": LayersArguments,
     "one_launch_small_sm90": SmallArguments,
     "table_networks": TableArguments,

@@ -265,6 +265,49 @@ class CardConfig(ResidentConfig, OfLayers):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImagesConfig(ResidentConfig, OfLayers):
+    """Of ``one_launch_images``, whose linear layers follow convolutions.
+
+    Attributes
+    ----------
+    image : tuple of int
+        Height, width and channels of the network's input.
+    convolutions : int
+    kernel_heights, kernel_widths, padding_heights, padding_widths : tuple of int
+        Of each convolution.
+    channels : tuple of int
+        That each gives.
+    pools : tuple of int
+        Height and width of the windows of the max pooling that follows each; 1: none does.
+    conv_activations : tuple of str
+        Of each convolution.
+    conv_slopes : tuple of float
+        Theirs.
+    images : int
+        Of a batch, that a block takes: 1 to 8.
+    blocks, warps : int
+        All blocks, and warps of a block.
+    shared_bytes, exchange_bytes : int
+    """
+
+    image: Ints
+    convolutions: Number
+    kernel_heights: Ints
+    kernel_widths: Ints
+    padding_heights: Ints
+    padding_widths: Ints
+    channels: Ints
+    pools: Ints
+    conv_activations: ActivationNames
+    conv_slopes: Floats
+    images: Number
+    blocks: Number
+    warps: Number
+    shared_bytes: Number
+    exchange_bytes: Number
+
+
+@dataclass(frozen=True, kw_only=True)
 class OfManyNetworks(ResidentConfig):
     """Of those that train many networks.
 
@@ -438,6 +481,7 @@ CONFIGS: dict[str, type[Config]] = {
     "narrow_step": NarrowStepConfig,
     "one_launch": OneLaunchConfig,
     "one_launch_card": CardConfig,
+    "one_launch_images": ImagesConfig,
     "one_launch_layers": LayersConfig,
     "one_launch_small_sm90": SmallConfig,
     "table_networks": TableConfig,

@@ -16,7 +16,8 @@ from warpfit.backends.base import Array
 from warpfit.backends.cuda.arguments import Arguments
 from warpfit.backends.cuda.config import Config
 from warpfit.backends.cuda.prices import expected_microseconds
-from warpfit.backends.cuda.trained_network import TrainedNetwork, padded
+from warpfit.backends.cuda.sizes import padded
+from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import Obstacle
 
 # Of the record of a step: a loss, what it weighs, and the rows that were right.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.dtypes import class_name
+from warpfit.backends.cuda.image_shapes import Convolution
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.sizes import padded
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.errors import Obstacle
 
@@ -24,7 +27,8 @@ class TrainedNetwork:
     """What is trained, as far as a kernel depends on it."""
 
     dtype: str  # of products: 'float16' or 'bfloat16'
-    widths: tuple[int, ...]  # of the features, of each hidden layer, and of the outputs
+    # Of what the first linear layer takes, of each hidden layer, and of the outputs.
+    widths: tuple[int, ...]
     activations: tuple[Activation, ...]  # of each hidden layer
     drops: tuple[bool, ...]  # whether dropout follows each hidden layer
     batch: int  # rows of a step
@@ -48,11 +52,14 @@ class TrainedNetwork:
     # Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
     terms: int = 1
     cards: int = 1  # that partition each batch
+    # Convolutions before the linear layers; and height, width and channels of what they take.
+    convolutions: tuple[Convolution, ...] = ()
+    image: tuple[int, ...] = ()
 
     @property
     def features(self) -> int:
         """Numbers of a row of x."""
-        return self.widths[0]
+        return prod(self.image) if self.convolutions else self.widths[0]
 
     @property
     def is_plain(self) -> bool:
@@ -184,16 +191,6 @@ def settings_of_layers(widths: Sequence[int], activations: Sequence[Activation])
         "activations": tuple(activation.name for activation in activations),
         "slopes": tuple(float(activation.slope) for activation in activations),
     }
-
-
-def up(size: int, unit: int) -> int:
-    """Return the next multiple of `unit`."""
-    return -(-size // unit) * unit
-
-
-def padded(size: int) -> int:
-    """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
-    return up(size, 16)
 
 
 def counted(count: int, noun: str) -> str:

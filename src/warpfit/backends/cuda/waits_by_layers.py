@@ -1,20 +1,18 @@
-"""Who waits for whom in `one_launch_layers.cu` and `one_launch_card.cu`, whose warps all do the
-same: a block is one role.
+"""Who waits for whom in `one_launch_layers.cu`, `one_launch_card.cu` and `one_launch_images.cu`,
+whose warps all do the same: a block is one role.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warpfit.backends.cuda.resident_config import CardConfig, LayersConfig
+from warpfit.backends.cuda.image_shapes import shapes_in
+from warpfit.backends.cuda.resident_config import CardConfig, ImagesConfig, LayersConfig
+from warpfit.backends.cuda.sizes import padded, up
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
 CHUNK_UNITS, HALF_BYTES, FLOAT_BYTES = 8, 2, 4
 COPIED = 33  # arrivals of a batch of x that is copied
-
-
-def _padded(size: int, tile: int = 16) -> int:
-    return -(-size // tile) * tile
 
 
 def protocol_by_layers(config: LayersConfig, steps: int, validated: int, replicas: int) -> Protocol:
@@ -148,15 +146,15 @@ class _CardBlock(Block):
 
     def units(self, layer: int) -> int:
         """Return the units of a layer that a cluster has."""
-        return _padded(-(-self.config.widths[layer + 1] // self.config.clusters), self.tile)
+        return up(-(-self.config.widths[layer + 1] // self.config.clusters), self.tile)
 
     def inputs(self, layer: int) -> int:
         """Return the inputs of a hidden layer that a rank has."""
-        return _padded(-(-self.config.widths[layer] // self.cluster), self.tile)
+        return up(-(-self.config.widths[layer] // self.cluster), self.tile)
 
     def piece(self, layer: int) -> int:
         """Return how many numbers of units a rank finds."""
-        return _padded(self.config.batch) // self.cluster * self.units(layer)
+        return padded(self.config.batch) // self.cluster * self.units(layer)
 
     def run(self, passes: list[bool]) -> Iterator[Event]:
         for idx, trains in enumerate(passes):
@@ -235,7 +233,7 @@ class _CardBlock(Block):
 
     def overlaps(self, layer: int, own: int, size: int, of_others: int) -> range:
         """Return who has parts of `of_others` units in what is this one's of a layer's units."""
-        end = min((own + 1) * size, _padded(self.config.widths[layer + 1]))
+        end = min((own + 1) * size, padded(self.config.widths[layer + 1]))
         return (
             range(own * size // of_others, -(-end // of_others)) if own * size < end else range(0)
         )
@@ -244,3 +242,39 @@ class _CardBlock(Block):
 def _phases(layer: int, layers: int) -> int:
     """Return how many of some layers have the parity of one: those share a barrier."""
     return (layers - layer % 2 + 1) // 2
+
+
+def protocol_of_images(config: ImagesConfig, steps: int) -> Protocol:
+    """Return what all blocks do in some steps, from Hopper on. Before, threads copy the rounded
+    weights by themselves, and no block has barriers.
+    """
+    protocol, with_images = Protocol(), -(-config.batch // config.images)
+    rows, updates = Place(MEMORY, "rows"), Place(MEMORY, "updates")
+    protocol.counts.update({rows: with_images, updates: config.blocks})
+    copies = _rounded_copies(config)
+    for block in range(config.blocks):
+        protocol.add(block, "full", len(copies), 1)
+        events: list[Event] = [Arrive(updates)]  # of weights, which are rounded first
+        for step in range(steps):
+            if block < with_images:
+                events += [Wait(updates, step), *_load_rounded(block, copies, step), Arrive(rows)]
+            events += [Wait(rows, step), Arrive(updates)]
+        protocol.play(block, "each warp", events)
+    return protocol
+
+
+def _load_rounded(block: int, copies: list[list[int]], step: int) -> Iterator[Event]:
+    """Say how many bytes are to come to each barrier, copy them, and wait for them."""
+    full = [(Place(block, "full", idx), own) for idx, own in enumerate(copies)]
+    yield from (Arrive(at, 1, sum(own)) for at, own in full)
+    yield from (Arrive(at, 0, -nbytes) for at, own in full for nbytes in own)
+    yield from (Wait(at, step) for at, _ in full)
+
+
+def _rounded_copies(config: ImagesConfig) -> list[list[int]]:
+    """Return the bytes of each copy of `load_rounded`, by the barrier that counts it."""
+    convolutions, layers = shapes_in(config)
+    biases = sum(own.units for own in convolutions) + sum(own.units for own in layers)
+    of_convolutions = HALF_BYTES * sum(own.weights for own in convolutions)
+    of_layers = HALF_BYTES * sum(own.weights for own in layers)
+    return [[of_convolutions, FLOAT_BYTES * biases], [of_layers]]

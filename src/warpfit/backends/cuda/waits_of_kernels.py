@@ -7,7 +7,11 @@ from typing import Any
 
 from warpfit.backends.cuda.resident_config import CONFIGS
 from warpfit.backends.cuda.waits import Protocol, hang_of
-from warpfit.backends.cuda.waits_by_layers import protocol_by_layers, protocol_on_card
+from warpfit.backends.cuda.waits_by_layers import (
+    protocol_by_layers,
+    protocol_of_images,
+    protocol_on_card,
+)
 from warpfit.backends.cuda.waits_in_groups import protocol_in_groups
 from warpfit.backends.cuda.waits_of_many import (
     Trained,
@@ -26,6 +30,7 @@ PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
     "one_launch_card": lambda config: protocol_on_card(
         config, [True, *[False] * 3 * config.validates] * 4
     ),
+    "one_launch_images": lambda config: protocol_of_images(config, 4),
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
     "one_launch_small_sm90": lambda config: protocol_in_groups(config, 4),
     "many_networks_sm90": lambda config: protocol_of_clusters(config, [RUNS]),

@@ -391,6 +391,12 @@ __device__ inline void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// fence.proxy.async (9.7.13.4): bulk copies come after what was written to global memory, by this
+// thread, or by others for which it has waited.
+__device__ inline void fence_async_of_grid() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // st.async (9.7.9.13): 8 or 16 bytes to a block of the cluster, which that block's barrier counts.
 __device__ inline void store_async_pair(unsigned address, unsigned first, unsigned second,
                                         unsigned barrier) {

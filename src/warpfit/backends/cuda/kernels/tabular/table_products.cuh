@@ -8,7 +8,7 @@
 // % 4.
 #pragma once
 
-#include "tabular/grid_turns.cuh"
+#include "resident/exchange/grid_turns.cuh"
 #include "tabular/table_shapes.cuh"
 
 using Sums = float[ROW_TILES][4];

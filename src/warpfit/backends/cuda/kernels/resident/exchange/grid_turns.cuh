@@ -1,9 +1,9 @@
 // How blocks of a whole grid take turns: each says when it is done with a part of a step, and waits
 // until those are whose results it needs.
 //
-// Counters lie in memory, are zero at launch, and only grow. What a block has written before it
-// arrives, all see that have waited for it, if they load it as `received`: past the first cache,
-// and after the wait. All blocks are resident.
+// Counters lie in memory, are zero at launch, and only grow; those of long launches go beyond 2^32,
+// and on from 0. What a block has written before it arrives, all see that have waited for it, if
+// they load it as `received`: past the first cache, and after the wait. All blocks are resident.
 #pragma once
 
 #include "ptx/barriers.cuh"
@@ -26,10 +26,12 @@ __device__ inline void arrive(unsigned* turn) {
     if (threadIdx.x == 0) tell(turn);
 }
 
-// Waits until so many blocks have arrived since the launch; all threads of the block call.
+// Waits until so many blocks have arrived since the launch, modulo 2^32; all threads of the block
+// call.
 __device__ inline void wait_for(const unsigned* turn, unsigned arrivals) {
     if (threadIdx.x == 0) {
-        for (Patience patience; load_relaxed(turn) < arrivals;) patience.wait();
+        const auto missing = [&] { return static_cast<int>(arrivals - load_relaxed(turn)); };
+        for (Patience patience; missing() > 0;) patience.wait();
         fence_of_grid();
     }
     __syncthreads();
