@@ -230,7 +230,7 @@ def test_whole_runs_on_a_device(cuda: str) -> None:
 
 
 def test_one_launch_says_what_it_takes(cuda: str) -> None:
-    with pytest.raises(ConfigError, match="max pooling.*got layer 0, random_flip"):
+    with pytest.raises(ConfigError, match=r"max pooling.*got layer 0, random_flip"):
         fit(network(), device=cuda, engine="one_launch")
     history = fit(network(), device=cuda, epochs=1)
     assert history.plan.engine == "graph"

@@ -38,8 +38,8 @@ struct Weights {
     __device__ Weights(const T* w, int num_words) {
 #pragma unroll
         for (int pair = 0; pair < PAIRS; ++pair) {
-            const auto* from = reinterpret_cast<const unsigned*>(w) +
-                               static_cast<int64>(word_of(pair)) * OUTPUTS;
+            const auto* from =
+                reinterpret_cast<const unsigned*>(w) + static_cast<int64>(word_of(pair)) * OUTPUTS;
 #pragma unroll
             for (int i = 0; i < OUTPUTS; ++i) {
                 words[pair][i] = word_of(pair) < num_words ? from[i] : 0;
@@ -149,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const Weights weights(w, num_words);
     const float bias = b && own < OUTPUTS ? load(b[own]) : 0.0f;
     const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
-    const Targets<float> targets{
-        labels, own_order, nullptr, nullptr, static_cast<float>(smoothing), OUTPUTS};
+    const Targets<float> targets{labels, own_order, nullptr, nullptr, static_cast<float>(smoothing),
+                                 OUTPUTS};
     const float of_row = static_cast<float>(scale) / static_cast<float>(num_rows);
     double sums[2] = {0, 0};
     const int warps = blockDim.x / WARP;

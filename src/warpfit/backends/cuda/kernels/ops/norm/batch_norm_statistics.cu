@@ -137,8 +137,8 @@ __device__ inline void finish(double count, double mean_of_rest, double squares,
     statistics[channels + column] = static_cast<Acc>((exact - mean) + error);
     statistics[2ll * channels + column] = static_cast<Acc>(1 / sqrt(squares / count + eps));
     running_mean[column] = store<P>(load(running_mean[column]) * keep + take * mean);
-    running_var[column] = store<P>(load(running_var[column]) * keep +
-                                   take * static_cast<Acc>(squares / (count - 1)));
+    running_var[column] =
+        store<P>(load(running_var[column]) * keep + take * static_cast<Acc>(squares / (count - 1)));
 }
 
 // The same of half precision.

@@ -86,9 +86,7 @@ struct ColumnSums {
     __device__ int outs() const { return width * OWN; }
     __device__ int out() const { return threadIdx.x % outs(); }
     __device__ int kind() const { return out() % OWN / W; }
-    __device__ int column() const {
-        return (blockIdx.x * width + out() / OWN) * W + out() % W;
-    }
+    __device__ int column() const { return (blockIdx.x * width + out() / OWN) * W + out() % W; }
     __device__ bool is_out() const { return threadIdx.x < outs() && column() < channels; }
 
     // The sum of load(0), ..., load(count - 1) of this thread's total, in threads in front.
@@ -130,9 +128,8 @@ struct ColumnSums {
         if (is_out()) partials[static_cast<int64>(blockIdx.y) * 2 * channels + at] = result;
         if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return false;
         const double* from = partials + (column() < channels ? at : 0);
-        result = sum(gridDim.y, [&](int i) {
-            return __ldcg(from + static_cast<int64>(i) * 2 * channels);
-        });
+        result = sum(gridDim.y,
+                     [&](int i) { return __ldcg(from + static_cast<int64>(i) * 2 * channels); });
         return true;
     }
 };

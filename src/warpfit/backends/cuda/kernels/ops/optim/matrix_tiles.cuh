@@ -51,7 +51,7 @@ struct TileSums<bfloat16> {
         const X* from;
         int place, line_numbers, k, depth;
         bool along, wide;
-        int left;               // numbers of a line, across
+        int left;                // numbers of a line, across
         bool are_inside[COUNT];  // along
 
         __device__ explicit Chunks(const Operand<X>& of) : depth(of.depth), along(of.along) {

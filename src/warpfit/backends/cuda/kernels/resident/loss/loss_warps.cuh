@@ -293,8 +293,7 @@ struct LossWarps {
             OutputWeights::each_pair_of_biases(
                 own, [&](int tile, unsigned pair) { share(own, &sums[tile][0], HIDDEN, pair); });
         }
-        if (CLUSTER > 1)
-            arrive_for_bytes(own, shared.outputs_full, num_pairs * 8);
+        if (CLUSTER > 1) arrive_for_bytes(own, shared.outputs_full, num_pairs * 8);
     }
 
     // Adds what get_rows(a, k) brings, 16 by 16 of the block's rows, times dz.
