@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const ImagesRun run{arguments.batches, arguments.targets, arguments.places,
                         arguments.record,  arguments.scale,   1 / arguments.scale,
                         arguments.loss,    arguments.rule,    *arguments.exchange};
-    Turns& turns = run.exchange.turns;
+    ImageTurns& turns = run.exchange.turns;
     const StepSettings* settings = arguments.settings;
     const bool has_images = static_cast<int>(blockIdx.x) < ROW_BLOCKS;
     Step step(arguments.num_rows, arguments.num_epochs);

@@ -11,6 +11,12 @@
 #include "resident/exchange/grid_turns.cuh"
 #include "tabular/table_shapes.cuh"
 
+// Blocks that have left the gradients of hidden units and outputs, those of all else, what they
+// have updated, and what they add to the validation error.
+struct Turns {
+    unsigned gradients, rows, updates, validations;
+};
+
 using Sums = float[ROW_TILES][4];
 
 __device__ inline int own_warp() { return static_cast<int>(uniform(threadIdx.x / 32)); }

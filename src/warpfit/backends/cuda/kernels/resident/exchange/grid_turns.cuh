@@ -8,12 +8,6 @@
 
 #include "ptx/barriers.cuh"
 
-// Blocks that have left the gradients of hidden units and outputs, those of all else, what they
-// have updated, and what they add to the validation error.
-struct Turns {
-    unsigned gradients, rows, updates, validations;
-};
-
 // Says that this block is done; one thread calls, once all have met.
 __device__ inline void tell(unsigned* turn) {
     fence_of_grid();

@@ -221,8 +221,13 @@ struct alignas(16) GradientParts {
     float parts[COUNT][Convolution<C>::GRADIENTS];
 };
 
+// Blocks that have left gradients of their images, and what they have updated.
+struct ImageTurns {
+    unsigned rows, updates;
+};
+
 struct ImagesExchange {
-    Turns turns;
+    ImageTurns turns;
     RoundedParameters rounded;
     OfEach<LinearRows, LAYERS> rows;
     OfEach<GradientParts, CONVOLUTIONS> gradients;
