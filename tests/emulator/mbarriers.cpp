@@ -325,8 +325,8 @@ void check_copied(const char* name, const void* begin, unsigned bytes) {
     if (next == under_way.begin()) return;
     const auto& [target, end] = *std::prev(next);
     if (end > first && copied.count(target))
-        fail("%s: a copy for which nobody has waited is on its way to the %u bytes from %s on",
-             name, bytes, shared_text(first).c_str());
+        fail("%s: a copy for which nobody has waited is in flight to the %u bytes from %s on", name,
+             bytes, shared_text(first).c_str());
 }
 
 void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,

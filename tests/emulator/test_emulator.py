@@ -225,7 +225,7 @@ def test_ldmatrix_reads_nothing_that_a_copy_is_writing() -> None:
     registers = np.empty((32, 3), np.uint32)
     Device().run("copied_fragments", matrices, registers, WAIT="1")
     np.testing.assert_array_equal(registers, pairs(matrices)[:, :3])
-    with pytest.raises(DeviceError, match=r"ldmatrix_x4: a copy for which nobody has waited is on"):
+    with pytest.raises(DeviceError, match=r"ldmatrix_x4: a copy for which nobody has waited is in"):
         Device().run("copied_fragments", matrices, registers, WAIT="0")
 
 

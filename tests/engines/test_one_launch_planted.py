@@ -78,7 +78,7 @@ def train(
 
 ONCE_MORE = (
     r"expected \d+ arrivals in a phase of the barrier at .*, got one more, "
-    r"while|something is on its way|a copy for which nobody has waited is on its way"
+    r"while|something is on its way|a copy for which nobody has waited is in flight"
 )
 HAS_NOT_BEGUN = r"store_async_quad: block [01] of the cluster has not begun"
 HAS_LEFT = (

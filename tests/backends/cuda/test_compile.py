@@ -60,7 +60,7 @@ MAY_SPILL = {
     ),
     "one_launch_images": (
         20,
-        "LeNet-5 at batch 128: operands of gradients that are on their way from memory; with the "
+        "LeNet-5 at batch 128: operands of gradients that are in flight from memory; with the "
         "loops over a batch half as far unrolled none spills",
     ),
     "one_launch": (

@@ -81,12 +81,22 @@ class ConvolutionShape:
     @property
     def slices(self) -> int:
         """Slices of 16 numbers that one output sees."""
-        return -(-self.taps * (up(self.depth, 8) // 8) // 2)
+        return -(-self.taps * self.pieces // 2)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of 8 numbers of a tap."""
+        return up(self.depth, 8) // 8
 
     @property
     def units(self) -> int:
         """Channels that it gives, in whole pieces."""
         return up(self.of.channels, 8)
+
+    @property
+    def unit_pieces(self) -> int:
+        """How many pieces these are."""
+        return self.units // 8
 
     @property
     def weights(self) -> int:
@@ -101,7 +111,7 @@ class ConvolutionShape:
     @property
     def items(self) -> int:
         """Rows of 8 parameters, each of which a warp updates."""
-        return (self.taps * self.depth + 1) * (self.units // 8)
+        return (self.taps * self.depth + 1) * self.unit_pieces
 
     @property
     def x_row(self) -> int:
@@ -131,13 +141,12 @@ class ConvolutionShape:
     @property
     def pieces_at_once(self) -> int:
         """Pieces of units of whose gradients a warp has a tile."""
-        pieces = self.units // 8
-        return next(count for count in (4, 3, 2, 1) if pieces % count == 0)
+        return next(count for count in (4, 3, 2, 1) if self.unit_pieces % count == 0)
 
     @property
     def gradient_tiles(self) -> int:
         """Tiles of gradients of weights and biases."""
-        return (self.slices + 1) * (self.units // 8 // self.pieces_at_once)
+        return (self.slices + 1) * (self.unit_pieces // self.pieces_at_once)
 
     @property
     def splits(self) -> int:
@@ -151,12 +160,12 @@ class ConvolutionShape:
 
     def products(self, images: int) -> float:
         """Return how many products a warp makes of some images, forward and back."""
-        outputs = -(-images * self.pixel_slices * (self.units // 8) // WARPS) * self.slices
+        outputs = -(-images * self.pixel_slices * self.unit_pieces // WARPS) * self.slices
         slices = images * -(-self.pixel_slices // self.splits) * self.pieces_at_once
         of_weights = self.gradient_tiles * self.splits * slices / WARPS
         if self.is_first:
             return outputs + of_weights
-        tiles = images * -(-self.height * self.width // 16) * (up(self.depth, 8) // 8)
+        tiles = images * -(-self.height * self.width // 16) * self.pieces
         return outputs + of_weights + tiles * self.taps * padded(self.units) // 16 / WARPS
 
 

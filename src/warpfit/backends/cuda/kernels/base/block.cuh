@@ -1,6 +1,5 @@
 // What falls to each thread of a block of NUM_THREADS, which fills shared memory or goes over an
 // array. Every thread of the block calls; nobody is waited for.
-// Every thread of the block calls; nobody is waited for.
 #pragma once
 
 #include "base/types.cuh"

@@ -58,7 +58,7 @@ template <int C = 0>
 __device__ inline void fill_tables(ImagesShared& shared) {
     using Own = Convolution<C>;
     if constexpr (Own::HAS_TABLE) {
-        auto& part = of_layer<C>(shared.convolutions);
+        auto& part = layer_of<C>(shared.convolutions);
         each_of_block<THREADS>(Own::PIXEL_SLICES * 16, [&](int pixel) {
             part.in_x[pixel] = Own::in_x(smaller(pixel, Own::Z_PIXELS - 1));
         });
@@ -69,7 +69,7 @@ __device__ inline void fill_tables(ImagesShared& shared) {
 // From images to the input of the first convolution.
 __device__ inline void place_images(ImagesShared& shared) {
     using First = Convolution<0>;
-    auto& part = of_layer<0>(shared.convolutions);
+    auto& part = layer_of<0>(shared.convolutions);
     constexpr int COLUMNS = First::SPREAD ? First::Z_WIDTH : First::WIDTH;
     constexpr int ITEMS = First::HEIGHT * COLUMNS * First::PIECES;
     each_of_thread<IMAGES * ITEMS>([&](int i) {
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_launch_images(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(ImagesShared, whole);
     ImagesShared& shared = *whole;
-    const ImagesRun run{arguments.batches, arguments.targets, arguments.places,
+    const ImagesRun run{arguments.batches, arguments.targets, {arguments.places},
                         arguments.record,  arguments.scale,   1 / arguments.scale,
                         arguments.loss,    arguments.rule,    *arguments.exchange};
     ImageTurns& turns = run.exchange.turns;

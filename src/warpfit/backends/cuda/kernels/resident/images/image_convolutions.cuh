@@ -31,7 +31,7 @@ __device__ inline void put_sums(ImagesShared& shared, int image, int first, int 
                                 const float (&sums)[2][4]) {
     using Own = Convolution<C>;
     const float* biases = shared.rounded.biases + BeforeConvolution<C>::BIASES;
-    T* z = of_layer<C>(shared.convolutions).z[image];
+    T* z = layer_of<C>(shared.convolutions).z[image];
     each_pair(sums, [&](int row, int column, float left, float right) {
         const int unit = units + column;
         if (first + row >= Own::Z_PIXELS) return;
@@ -44,7 +44,7 @@ __device__ inline void put_sums(ImagesShared& shared, int image, int first, int 
 template <int C>
 __device__ inline void convolve(ImagesShared& shared) {
     using Own = Convolution<C>;
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     const T* weights = shared.rounded.weights + BeforeConvolution<C>::WEIGHTS;
     const int lane = own_lane();
     constexpr int COUNT = Own::AT_ONCE, GROUPS = Own::UNIT_PIECES / COUNT;
@@ -58,8 +58,8 @@ __device__ inline void convolve(ImagesShared& shared) {
 #pragma unroll UNROLLED
         for (int slice = 0; slice < Own::K_SLICES; slice += 2) {
             unsigned b[COUNT][2][2];
-            // Of the last slice, if it is alone, all lanes give rows: others' weights may be on
-            // their way.
+            // Of the last slice, if it is alone, all lanes give rows: weights beyond may be in
+            // flight.
             const int row = slice * 16 - (slice + 1 < Own::K_SLICES ? 0 : lane / 16 * 16);
             load_side_by_side(b, w + row * Own::WEIGHT_ROW);
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ inline void put_outputs(ImagesShared& shared, const ImagesRun& run, i
     if constexpr (C + 1 < CONVOLUTIONS) {
         using Next = Convolution<C + 1>;
         const int y = pixel / Own::Y_WIDTH + Next::TOP, x = pixel % Own::Y_WIDTH + Next::LEFT;
-        T* place = of_layer<C + 1>(shared.convolutions).x[image] + Next::in_x(0, y, x) + channel;
+        T* place = layer_of<C + 1>(shared.convolutions).x[image] + Next::in_x(0, y, x) + channel;
         *reinterpret_cast<unsigned*>(place) = packed<T>(values[0], values[1]);
     } else {
         const int row = first_row() + image;
@@ -96,8 +96,8 @@ __device__ inline void put_outputs(ImagesShared& shared, const ImagesRun& run, i
             if (channel + i >= Own::OUT) break;
             const int input = pixel * Own::OUT + channel + i;
             const T value = store<T>(values[i]);
-            of_layer<0>(shared.layers).x[image][input] = value;
-            if (row < BATCH) of_layer<0>(run.exchange.rows).x[row][input] = value;
+            layer_of<0>(shared.layers).x[image][input] = value;
+            if (row < BATCH) layer_of<0>(run.exchange.rows).x[row][input] = value;
         }
     }
 }
@@ -123,7 +123,7 @@ __device__ inline void each_member(T* window, F f) {
 template <int C>
 __device__ inline void activate_pixels(ImagesShared& shared, const ImagesRun& run) {
     using Own = Convolution<C>;
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     constexpr int PAIRS = Own::UNITS / 2;
     each_of_thread<IMAGES * Own::Y_PIXELS * PAIRS>([&](int i) {
         const int channel = i % PAIRS * 2, pixel = i / PAIRS % Own::Y_PIXELS;
@@ -157,7 +157,7 @@ __device__ inline void activate_pixels(ImagesShared& shared, const ImagesRun& ru
 template <int C>
 __device__ inline void put_gradient(ImagesShared& shared, int image, int pixel, int channel,
                                     float gradient) {
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     const int place = pixel * Convolution<C>::UNITS + channel, taken = part.taken[image][place];
     const T own = store<T>(gradient * load(part.derivatives[image][place]));
     each_member<C>(part.z[image] + in_z<C>(pixel) + channel,
@@ -168,7 +168,7 @@ __device__ inline void put_gradient(ImagesShared& shared, int image, int pixel, 
 template <int C>
 __device__ inline void put_gradients(ImagesShared& shared, int image, int pixel, int channel,
                                      float left, float right) {
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     const int place = pixel * Convolution<C>::UNITS + channel;
     const float2 derivatives =
         unpacked<T>(*reinterpret_cast<const unsigned*>(part.derivatives[image] + place));
@@ -212,7 +212,7 @@ __device__ inline void differentiate_inputs(ImagesShared& shared, int item) {
     constexpr int PIXELS = Own::HEIGHT * Own::WIDTH, TILES = (PIXELS + 15) / 16;
     constexpr int OF_TAP = Own::UNIT_SLICES, SLICES = Own::TAPS * OF_TAP;
     constexpr int TAP_ROWS = Own::PIECES * 8, UNROLLED = unrolled(SLICES);
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     const int lane = own_lane(), tile = item / Own::PIECES;
     const int image = tile / TILES, first = tile % TILES * 16, channels = item % Own::PIECES * 8;
     const int pixel = smaller(first + lane % 16, PIXELS - 1);
@@ -264,7 +264,7 @@ template <int C>
 __device__ inline void differentiate_weights(ImagesShared& shared, const ImagesRun& run, int item) {
     using Own = Convolution<C>;
     constexpr int COUNT = Own::AT_ONCE, GROUPS = Own::UNIT_PIECES / COUNT;
-    auto& part = of_layer<C>(shared.convolutions);
+    auto& part = layer_of<C>(shared.convolutions);
     const int lane = own_lane(), split = item % Own::SPLITS;
     const int units = item / Own::SPLITS % GROUPS * COUNT * 8;
     const int tile = item / (Own::SPLITS * GROUPS);
@@ -295,7 +295,7 @@ __device__ inline void differentiate_weights(ImagesShared& shared, const ImagesR
             }
         }
     }
-    auto& parts = of_layer<C>(run.exchange.gradients).parts;
+    auto& parts = layer_of<C>(run.exchange.gradients).parts;
     float* gradients = parts[static_cast<int>(blockIdx.x) * Own::SPLITS + split];
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)

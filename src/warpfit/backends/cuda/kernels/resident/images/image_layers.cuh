@@ -29,7 +29,7 @@ __device__ inline void each_of_image(const float (&sums)[2][4], F f) {
 template <int L>
 __device__ inline void multiply_units(ImagesShared& shared) {
     using Own = Linear<L>;
-    const auto& x = of_layer<L>(shared.layers).x;
+    const auto& x = layer_of<L>(shared.layers).x;
     const T* weights = shared.rounded.weights + BeforeLinear<L>::WEIGHTS;
     constexpr int COUNT = Own::AT_ONCE;
     each_of_warp<Own::UNIT_TILES / COUNT * Own::SPLITS>([&](int item) {
@@ -77,9 +77,9 @@ __device__ inline void activate_units(ImagesShared& shared, const ImagesRun& run
         const auto found =
             activated<ACTIVATIONS[L]>(sum_of_unit<L>(shared, image, unit), SLOPES[L]);
         const T value = store<T>(found.value);
-        of_layer<L>(shared.layers).derivatives[image][unit] = store<T>(found.derivative);
-        of_layer<L + 1>(shared.layers).x[image][unit] = value;
-        if (row < BATCH) of_layer<L + 1>(run.exchange.rows).x[row][unit] = value;
+        layer_of<L>(shared.layers).derivatives[image][unit] = store<T>(found.derivative);
+        layer_of<L + 1>(shared.layers).x[image][unit] = value;
+        if (row < BATCH) layer_of<L + 1>(run.exchange.rows).x[row][unit] = value;
     });
 }
 
@@ -97,8 +97,8 @@ __device__ inline void find_losses(ImagesShared& shared, const ImagesRun& run, i
         return float2{sum_of_unit<LAYERS - 1>(shared, own, column(chunk)),
                       sum_of_unit<LAYERS - 1>(shared, own, column(chunk) + 1)};
     };
-    auto& dz = of_layer<LAYERS - 1>(shared.layers).dz;
-    auto& of_batch = of_layer<LAYERS - 1>(run.exchange.rows).dz;
+    auto& dz = layer_of<LAYERS - 1>(shared.layers).dz;
+    auto& of_batch = layer_of<LAYERS - 1>(run.exchange.rows).dz;
     const OutputRest rest = find_row_gradients<Last::UNITS / 8, OUTPUTS>(
         target, is_there ? run.scale / count : 0, run.loss, EvenClasses{}, outputs,
         [&](int chunk, float first, float second) {
@@ -120,11 +120,11 @@ __device__ inline void put_input_gradient(ImagesShared& shared, const ImagesRun&
         put_gradient<CONVOLUTIONS - 1>(shared, image, input / CHANNELS_BEFORE,
                                        input % CHANNELS_BEFORE, sum);
     } else {
-        auto& below = of_layer<L - 1>(shared.layers);
+        auto& below = layer_of<L - 1>(shared.layers);
         const T gradient = store<T>(sum * load(below.derivatives[image][input]));
         const int row = first_row() + image;
         below.dz[image][input] = gradient;
-        if (row < BATCH) of_layer<L - 1>(run.exchange.rows).dz[row][input] = gradient;
+        if (row < BATCH) layer_of<L - 1>(run.exchange.rows).dz[row][input] = gradient;
     }
 }
 
@@ -132,7 +132,7 @@ __device__ inline void put_input_gradient(ImagesShared& shared, const ImagesRun&
 template <int L>
 __device__ inline void differentiate_layer(ImagesShared& shared, const ImagesRun& run) {
     using Own = Linear<L>;
-    auto& part = of_layer<L>(shared.layers);
+    auto& part = layer_of<L>(shared.layers);
     const T* weights = shared.rounded.weights + BeforeLinear<L>::WEIGHTS;
     each_of_warp<Own::INPUT_TILES>([&](int tile) {
         float sums[2][4] = {};

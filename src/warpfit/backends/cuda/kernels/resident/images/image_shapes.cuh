@@ -10,7 +10,7 @@
 
 #include "mma/fragments.cuh"
 #include "resident/exchange/grid_turns.cuh"
-#include "resident/layout/sizes.cuh"
+#include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/steps.cuh"
 #include "resident/update/parameters.cuh"
@@ -156,19 +156,6 @@ struct alignas(16) RoundedParameters {
     float biases[AllLayers::BIASES];
 };
 
-// Something for each layer, of each image.
-template <template <int> class Of, int END, int I = 0>
-struct OfEach : OfEach<Of, END, I + 1> {
-    Of<I> own;
-};
-template <template <int> class Of, int END>
-struct OfEach<Of, END, END> {};
-
-template <int I, template <int> class Of, int END>
-__device__ inline Of<I>& of_layer(OfEach<Of, END>& all) {
-    return static_cast<OfEach<Of, END, I>&>(all).own;
-}
-
 // Where the windows of pixels begin, and of those behind the last, the last one's.
 template <int COUNT>
 struct WindowTable {
@@ -198,8 +185,8 @@ struct alignas(16) LinearPart {
 
 struct alignas(16) ImagesShared {
     RoundedParameters rounded;
-    OfEach<ConvolutionPart, CONVOLUTIONS> convolutions;
-    OfEach<LinearPart, LAYERS> layers;
+    Stack<ConvolutionPart, CONVOLUTIONS> convolutions;
+    Stack<LinearPart> layers;
     float sums[IMAGES][AllLayers::MOST_SUMS];  // parts of units, or gradients of inputs
     T images[IMAGES][X_STRIDE];                // the next ones
     float targets[2][IMAGES][TARGET_WORDS];
@@ -229,8 +216,8 @@ struct ImageTurns {
 struct ImagesExchange {
     ImageTurns turns;
     RoundedParameters rounded;
-    OfEach<LinearRows, LAYERS> rows;
-    OfEach<GradientParts, CONVOLUTIONS> gradients;
+    Stack<LinearRows> rows;
+    Stack<GradientParts, CONVOLUTIONS> gradients;
     RowLoss losses[BATCH_ROWS];
 };
 static_assert(sizeof(ImagesExchange) == EXCHANGE_BYTES, "the launcher gives as much");
@@ -239,17 +226,12 @@ static_assert(sizeof(ImagesExchange) == EXCHANGE_BYTES, "the launcher gives as m
 struct ImagesRun {
     const T* batches;
     const float* targets;
-    float* const* places;
+    Arrays arrays;  // convolutions come first
     double* record;
     float scale, unscale;
     LossSettings loss;
     RuleSettings rule;
     ImagesExchange& exchange;
-
-    // Of parameters, or their optimizer state, where a layer has them; -1 is the parameter itself.
-    __device__ float* place(int layer, bool is_bias, int slot) const {
-        return places[(2 * layer + is_bias) * (1 + SLOTS) + 1 + slot];
-    }
 };
 
 __device__ inline int own_warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -276,7 +258,7 @@ __device__ inline void each_of_warp(F f) {
     for (int i = own_warp(); i < COUNT; i += WARPS) f(i);
 }
 
-// Likewise of this thread.
+// Likewise of this thread: as `each_of_block`, but not unrolled, which would cost registers.
 template <int COUNT, class F>
 __device__ inline void each_of_thread(F f) {
 #pragma unroll 1

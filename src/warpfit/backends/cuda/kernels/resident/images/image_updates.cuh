@@ -45,13 +45,14 @@ struct ConvolutionItem {
     }
 
     __device__ float* place(const ImagesRun& run, int, int slot) const {
-        return run.place(C, is_bias(), slot) + (is_bias() ? 0 : row * Own::OUT) + unit();
+        return is_bias() ? run.arrays.biases<C>(slot) + unit()
+                         : run.arrays.weights<C>(slot) + row * Own::OUT + unit();
     }
 
     __device__ void find_gradients(const ImagesRun& run, float (&sums)[COUNT]) const {
         using Parts = GradientParts<C>;
         const int lane = own_lane();
-        const float* from = of_layer<C>(run.exchange.gradients).parts[0] +
+        const float* from = layer_of<C>(run.exchange.gradients).parts[0] +
                             padded_row() * Own::UNITS + units + lane % 2 * 4;
         float quad[4] = {};
 #pragma unroll 8
@@ -109,12 +110,13 @@ struct LinearItem {
     }
 
     __device__ float* place(const ImagesRun& run, int i, int slot) const {
-        return run.place(CONVOLUTIONS + L, is_bias(), slot) +
-               (is_bias() ? 0 : input(i) * Own::OUT) + unit(i);
+        constexpr int LAYER = CONVOLUTIONS + L;
+        return is_bias() ? run.arrays.biases<LAYER>(slot) + unit(i)
+                         : run.arrays.weights<LAYER>(slot) + input(i) * Own::OUT + unit(i);
     }
 
     __device__ void find_gradients(const ImagesRun& run, float (&sums)[COUNT]) const {
-        auto& rows = of_layer<L>(run.exchange.rows);
+        auto& rows = layer_of<L>(run.exchange.rows);
         const int group = own_lane() / 4 * 2, first = own_lane() % 4 * 2;
         const unsigned ones = packed<T>(1, 1);
         float left[4] = {}, right[4] = {};

@@ -5,21 +5,21 @@
 
 #include "resident/layout/sizes.cuh"
 
-// Something for each layer from L on.
-template <template <int> class Of, int L = 0>
-struct Stack : Stack<Of, L + 1> {
+// Something for each layer from L on, of COUNT.
+template <template <int> class Of, int COUNT = LAYERS, int L = 0>
+struct Stack : Stack<Of, COUNT, L + 1> {
     Of<L> layer;
 };
-template <template <int> class Of>
-struct Stack<Of, LAYERS> {};
+template <template <int> class Of, int COUNT>
+struct Stack<Of, COUNT, COUNT> {};
 
-template <int L, template <int> class Of>
-__device__ inline Of<L>& layer_of(Stack<Of>& stack) {
-    return static_cast<Stack<Of, L>&>(stack).layer;
+template <int L, template <int> class Of, int COUNT>
+__device__ inline Of<L>& layer_of(Stack<Of, COUNT>& stack) {
+    return static_cast<Stack<Of, COUNT, L>&>(stack).layer;
 }
-template <int L, template <int> class Of>
-__device__ inline const Of<L>& layer_of(const Stack<Of>& stack) {
-    return static_cast<const Stack<Of, L>&>(stack).layer;
+template <int L, template <int> class Of, int COUNT>
+__device__ inline const Of<L>& layer_of(const Stack<Of, COUNT>& stack) {
+    return static_cast<const Stack<Of, COUNT, L>&>(stack).layer;
 }
 
 // Where parameters lie, and their optimizer state in slot 0 and on; -1 is the parameter itself.
