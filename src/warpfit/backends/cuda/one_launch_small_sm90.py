@@ -137,7 +137,7 @@ class SmallLaunch(ResidentLaunch):
             return 0
         sums = self.cluster * 32 * self.bundles * GROUP_THREADS
         biases = 2 * self.cluster * 256 * len(self.tiles)
-        return sums + biases + 8 * (self.bundles + 3 + 2 * (len(self.tiles) - 1))
+        return sums + biases + 8 * (self.bundles + 3)
 
     @property
     def shared_bytes(self) -> int:

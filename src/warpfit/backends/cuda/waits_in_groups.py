@@ -4,14 +4,13 @@ the loader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from collections.abc import Iterator
 
 from warpfit.backends.cuda.resident_config import SmallConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
 COPIED = 33  # arrivals of a batch that is copied
-HELPERS, GROUP_WARPS, GROUP_ROWS = 7, 4, 64
+HELPERS, GROUP_WARPS = 7, 4
 WORD_BYTES, SUM_BYTES, BIAS_BYTES = 16 * 128, 32 * 128, 8 * 32
 
 
@@ -35,16 +34,9 @@ class _GroupsBlock(Block):
         self.bundles = [
             min(self.cluster, own - first) for own in tiles for first in range(0, own, self.cluster)
         ]
-        ends = accumulate((-(-own // self.cluster) for own in tiles), initial=0)
-        self.of_layers = [range(*pair) for pair in pairwise(ends)]
-        # Layers whose sums are sent while those below go back.
-        self.early = range(len(tiles) - 2, 0, -1) if self.are_several else ()
 
     def join(self, protocol: Protocol, steps: int) -> None:
         groups, last = self.config.groups, len(self.bundles) - 1
-        hidden = len(self.of_layers) - 1
-        row_groups = -(-self.config.batch // (self.cluster * GROUP_ROWS))
-        row_warps = GROUP_WARPS * row_groups
         for name, number, count in (
             ("x_full", 1, COPIED),
             ("x_free", 1, HELPERS + GROUP_WARPS * groups),
@@ -52,14 +44,10 @@ class _GroupsBlock(Block):
             ("sums_full", self.are_several * (last + 1), 1),
             ("words_full", self.are_several, 1),
             ("biases_full", self.are_several * 2, 1),
-            ("dz_full", self.are_several * hidden, row_warps),
-            ("weights_free", self.are_several * hidden, row_warps),
         ):
             protocol.add(self.block, name, number, count)
         roles = {
-            f"group {group}": self.train(
-                range(group, last, groups), range(0), steps, group < row_groups
-            )
+            f"group {group}": self.train(range(group, last, groups), range(0), steps)
             for group in range(groups)
         }
         outputs = range(last, last + 1)
@@ -73,9 +61,7 @@ class _GroupsBlock(Block):
     def meet(self, phase: int) -> Iterator[Event]:
         yield from (Arrive(self.meeting), Wait(self.meeting, phase))
 
-    def train(
-        self, own: range, helpers: range, steps: int, takes_rows: bool = False
-    ) -> Iterator[Event]:
+    def train(self, own: range, helpers: range, steps: int) -> Iterator[Event]:
         """Have bundles, of which those that help have one or none."""
         yield from self.share(own)
         yield from self.receive(own, 0)
@@ -85,11 +71,6 @@ class _GroupsBlock(Block):
                 yield from self.leave_losses(helpers, step - 1)
             yield Wait(self.at("x_full"), step)
             yield Arrive(self.at("x_free"), len(helpers) or GROUP_WARPS)
-            for layer in self.early if takes_rows else ():
-                yield Arrive(self.at("dz_full", layer), GROUP_WARPS)
-                yield Arrive(self.at("weights_free", layer), GROUP_WARPS)
-            if 0 in helpers:
-                yield from self.send_early(step)
             yield from self.meet(2 * step + 1)
             if self.are_several:
                 yield from self.exchange_step(own, helpers, step)
@@ -106,8 +87,10 @@ class _GroupsBlock(Block):
             first = (warp + HELPERS - GROUP_WARPS) % HELPERS
             sent = BIAS_BYTES * len(range(first, layers, HELPERS))
             yield from self.send("biases_full", step % 2, sent)
-        early = {bundle for layer in self.early for bundle in self.of_layers[layer]}
-        yield from self.send_sums(bundle for bundle in own if bundle not in early)
+        for bundle in own:
+            for rank in range(self.bundles[bundle]):
+                if rank != self.rank:
+                    yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
         for bundle in reversed(own):
             if self.rank < self.bundles[bundle]:
                 owed = (self.cluster - 1) * SUM_BYTES
@@ -119,19 +102,6 @@ class _GroupsBlock(Block):
             yield Arrive(self.at("biases_full", step % 2), 1, owed)
         if helpers:
             yield Wait(self.at("biases_full", step % 2), step // 2)
-
-    def send_early(self, step: int) -> Iterator[Event]:
-        """Those that have the outputs' weights send sums of the hidden layers but the first."""
-        for layer in self.early:
-            yield Wait(self.at("dz_full", layer), step)
-            yield Wait(self.at("weights_free", layer), step)
-            yield from self.send_sums(self.of_layers[layer])
-
-    def send_sums(self, bundles: Iterable[int]) -> Iterator[Event]:
-        for bundle in bundles:
-            for rank in range(self.bundles[bundle]):
-                if rank != self.rank:
-                    yield Arrive(self.at("sums_full", bundle, rank), 0, -SUM_BYTES)
 
     def share(self, own: range) -> Iterator[Event]:
         for bundle in own:

@@ -57,8 +57,6 @@ __device__ inline void prepare(SmallWhole& whole, const Arrays& arrays) {
             for (Barrier& full : exchange.sums_full) mbarrier_init(&full, 1);
             mbarrier_init(&exchange.words_full, 1);
             for (Barrier& full : exchange.biases_full) mbarrier_init(&full, 1);
-            for (Barrier& full : exchange.dz_full) mbarrier_init(&full, ROW_WARPS * OF_WARP);
-            for (Barrier& free : exchange.weights_free) mbarrier_init(&free, ROW_WARPS * OF_WARP);
         }
         fence_mbarrier_init();
     }

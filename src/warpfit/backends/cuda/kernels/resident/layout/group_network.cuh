@@ -24,11 +24,8 @@ constexpr int GROUP_WARPS = 4, GROUP_THREADS = 128, THREADS = (GROUPS + 2) * GRO
 // Rows of a batch that a block has; groups that take them, and tiles of 16 of these.
 constexpr int BLOCK_BATCH = CLUSTER > 1 ? (BATCH + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16 : BATCH;
 constexpr int GROUP_ROWS = 64, ROW_GROUPS = (BLOCK_BATCH + GROUP_ROWS - 1) / GROUP_ROWS,
-              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_WARPS = ROW_GROUPS * GROUP_WARPS,
-              ROW_SLICES = (BLOCK_BATCH + 15) / 16;
+              ROWS = ROW_GROUPS * GROUP_ROWS, ROW_SLICES = (BLOCK_BATCH + 15) / 16;
 static_assert(ROW_GROUPS <= GROUPS, "a group for each 64 rows");
-// Whether sums of all layers but the first are sent while rows go back through those below.
-constexpr bool SENDS_EARLY = CLUSTER > 1 && HIDDEN > 1;
 
 __device__ constexpr int padded(int i) { return up(WIDTHS[i], 16); }
 constexpr int X_STRIDE = padded(0) + 8, OUT_TILES = (OUTPUTS + 7) / 8,
@@ -102,8 +99,6 @@ struct Exchange {
     float4 sums[CLUSTER][BUNDLES][2][GROUP_THREADS];
     BiasSums biases[2][CLUSTER];
     Barrier sums_full[BUNDLES], words_full, biases_full[2];
-    // A layer's gradients to those that send sums of its weights, which rows then need no more.
-    Barrier dz_full[HIDDEN], weights_free[HIDDEN];
 };
 
 struct alignas(16) SmallRest : part_if<(CLUSTER > 1), Exchange> {};

@@ -191,13 +191,8 @@ __device__ inline void go_through(float (&dh)[padded(L) / 2], UnitSums<L>& sums,
         if constexpr (L > 0) {
             multiply_back<L>(dh, dz, shared, [&] {
                 store_words(shared.dz[L], dz);
-                if constexpr (SENDS_EARLY) {
-                    fence_async();
-                    arrive_warp(exchange_of(shared).dz_full[L]);
-                }
                 load_factors<L - 1>(inputs, shared);
             });
-            if constexpr (SENDS_EARLY) arrive_warp(exchange_of(shared).weights_free[L]);
         } else {
             store_words(shared.dz[L], dz);
         }

@@ -133,25 +133,6 @@ __device__ inline void update_biases(SmallShared& shared, const SmallRun& run,
     });
 }
 
-// Sends sums of all layers but the first, as soon as rows have gone back through one.
-template <int L = HIDDEN - 1>
-__device__ inline void send_early(const SmallShared& shared, int step) {
-    if constexpr (L > 0) {
-        constexpr int FIRST = bundles_before(L), COUNT = bundles_before(L + 1) - FIRST;
-        Exchange& exchange = exchange_of(shared);
-        HeldWeights<false>::Sums sums[COUNT];
-        wait(exchange.dz_full[L], step);
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-            HeldWeights<false>::multiply_bundle(sums[i], shared, FIRST + i);
-        wgmma_wait<0>();
-        wait(exchange.weights_free[L], step);
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) send_sums(sums[i], shared, FIRST + i);
-        send_early<L - 1>(shared, step);
-    }
-}
-
 // What these warps do in all steps: while others take rows, they find the losses of the step
 // before.
 __device__ inline void help(SmallShared& shared, const SmallRun& run, const Arrays& arrays,
@@ -165,8 +146,6 @@ __device__ inline void help(SmallShared& shared, const SmallRun& run, const Arra
         if (index > 0) find_losses(shared, run, index - 1);
         wait(shared.x_full, index);
         arrive_warp(shared.x_free);
-        if constexpr (SENDS_EARLY)
-            if (has_weights) send_early(shared, index);
         meet_at<AT_WORK>(1);
         const StepSettings settings = shared.settings[index % 2];
         if constexpr (CLUSTER > 1) send_biases(shared, index);

@@ -253,7 +253,6 @@ struct HeldWeights {
             });
         } else {
             each_bundle([&](int bundle, int) {
-                if (SENDS_EARLY && !OF_OUTPUTS && bundle >= bundles_before(1)) return;
                 Sums sums;
                 multiply_bundle(sums, shared, bundle);
                 wgmma_wait<0>();
