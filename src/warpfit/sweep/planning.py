@@ -11,18 +11,15 @@ from warpfit import backends
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import Plan
 from warpfit.errors import Obstacle, WarpfitError
-from warpfit.nn.module import Parameter
-from warpfit.nn.network import NetworkSpec
-from warpfit.nn.sequential import Sequential, computes_its_spec
 from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
 from warpfit.sweep.preparing import prepare_group
-from warpfit.sweep.tasks import NOT_DRAFTED, Task, draft_of_task
+from warpfit.sweep.tasks import Task, draft_of_task
 from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.inputs import check_held, check_weight_left
 from warpfit.training.loop import rule_of
 from warpfit.training.plan import plan as make_plan
-from warpfit.training.state import state_of, trained_spec
+from warpfit.training.state import state_of
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.many_launch import ManyLaunch
@@ -144,10 +141,10 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
     WarpfitError
         As `fit` would for one of them.
     """
-    drafts, drafted = [], _Drafts()
+    drafts, known = [], dict[Any, Plan]()
     for idx, task in enumerate(tasks):
         try:
-            drafts.append((task, drafted.of(task)))
+            drafts.append((task, _draft(task, known)))
         except WarpfitError as error:
             raise _named(error, names, idx) from error
     positions = {id(task): idx for idx, (task, _) in enumerate(drafts)}
@@ -165,52 +162,14 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
     return planned
 
 
-class _Drafts:
-    """What `fit` would begin the plans of tasks with: one for a candidate's folds, and but for the
-    optimizer's settings one for all models of the same layers.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Plan] = {}
-
-    def of(self, task: Task) -> Plan:
-        own = id(task.model), id(task.optimizer), id(task.arguments), id(task.data)
-        if own not in self._known:
-            draft = self._of_likes(task)
-            with_class_weight(draft, task.arguments.get("class_weight"), ())  # for its error
-            self._known[own] = draft
-        return self._known[own]
-
-    def _of_likes(self, task: Task) -> Plan:
-        try:
-            key = _what_is_drafted(task)
-            if key in self._known:
-                return replace(self._known[key], optimizer=trained_spec(task.optimizer))
-        except TypeError:  # of a value that cannot be hashed
-            key = None
+def _draft(task: Task, known: dict[Any, Plan]) -> Plan:
+    """Return what `fit` would begin a task's plan with: one for all of a candidate's folds."""
+    own = id(task.model), id(task.optimizer), id(task.arguments), id(task.data)
+    if own not in known:
         draft = draft_of_task(task, task.model, task.optimizer, task.data.x)
-        if key is not None and isinstance(draft.network, NetworkSpec):  # not that of one model
-            self._known[key] = draft
-        return draft
-
-
-def _what_is_drafted(task: Task) -> tuple[Any, ...] | None:
-    """Return by what, beside the optimizer's settings, the drafts of tasks differ; None for all."""
-    layers: Sequence[Any] = task.model.layers if isinstance(task.model, Sequential) else ()
-    if type(task.model) is not Sequential or len({*map(id, layers)}) < len(layers):
-        return None
-    holders = task.model.named_arrays()
-    names = {id(each): name for name, each in holders.items()}
-    arguments = [each for name, each in task.arguments.items() if name not in NOT_DRAFTED]
-    return (
-        *(layer.spec if computes_its_spec(layer) else id(layer) for layer in layers),
-        *holders,
-        *(each.dtype for each in holders.values() if isinstance(each, Parameter)),
-        *((names.get(id(each)), each.requires_grad) for each in task.optimizer.parameters),
-        *arguments,
-        *map(type, arguments),
-        id(task.data),
-    )
+        with_class_weight(draft, task.arguments.get("class_weight"), ())  # for its error
+        known[own] = draft
+    return known[own]
 
 
 def _named(error: WarpfitError, names: Sequence[str], idx: int) -> WarpfitError:

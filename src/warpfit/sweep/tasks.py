@@ -31,7 +31,7 @@ DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"
 INTERRUPTED, PAUSED, NOT_STARTED = "interrupted", "paused", "not started"
 
 # Arguments of `fit` that no plan has.
-NOT_DRAFTED = ("class_weight", "seed")
+_NOT_DRAFTED = ("class_weight", "seed")
 
 Scoring = Callable[[Module, Any, Any], float]
 
@@ -183,7 +183,7 @@ def tell_diverged(outcome: Outcome, error: DivergedError) -> None:
 
 def draft_of_task(task: Task, model: Module, optimizer: Optimizer, x: Any) -> Plan:
     """Return the plan of a task's model and optimizer, or of copies of them, as `draft_of` does."""
-    drafted = {name: value for name, value in task.arguments.items() if name not in NOT_DRAFTED}
+    drafted = {name: value for name, value in task.arguments.items() if name not in _NOT_DRAFTED}
     return draft_of(model, optimizer, x, **drafted)
 
 
