@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
@@ -26,6 +25,7 @@ from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
+from warpfit.files import PathLike
 from warpfit.losses import Loss
 from warpfit.sweep.joint import FitCosts, FittedJointly
 from warpfit.tabular.bags import (
@@ -186,7 +186,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
             self._importances = importances_of(self.members_, self._held_out, self._outputs_of)
         return self._importances
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write all parameters, networks and fitted attributes to a safetensors file, from which
         `load` makes an equal estimator.
 
@@ -222,7 +222,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
         save_estimator(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Return the estimator in a file that `save` wrote; no device is needed.
 
         Raises
@@ -240,7 +240,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
 
         return load_estimator(cls, path)
 
-    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+    def to_onnx(self, path: PathLike) -> None:
         """Write an ONNX file, with which other programs predict: preprocessing and all networks.
         The package onnx is needed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -19,7 +18,7 @@ from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame
 from warpfit.errors import ConfigError, DataError
 from warpfit.extras import needs
-from warpfit.files import ResultsFolder, atomic_path
+from warpfit.files import PathLike, ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg
 from warpfit.tabular.bags import folds_of
 from warpfit.tabular.classifier import TabularClassifier
@@ -38,7 +37,6 @@ with needs("data", "tables need"):
     import pandas as pd
 
 Array = npt.NDArray[Any]
-PathLike = str | os.PathLike[str]
 Estimator = TabularClassifier | TabularRegressor
 
 # Settings of ``warpfit train`` that name the data or are none of the estimator's.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from warpfit.errors import ConfigError
+from warpfit.files import PathLike
 from warpfit.nn.onnx_graph import Graph
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.preprocessing import Categories, Preprocessor
 from warpfit.tabular.targets import Classes, Numbers
 
 
-def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
+def write_onnx(estimator: Any, path: PathLike) -> None:
     """Write a fitted estimator's graph to a file; see `BaseTabular.to_onnx`."""
     method, members = METHODS[estimator.method_], estimator.members_
     graph, preprocessor = Graph(), estimator.preprocessor_

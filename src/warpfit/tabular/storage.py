@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.errors import ConfigError, FileFormatError
+from warpfit.files import PathLike
 from warpfit.tabular.members import Shape, Trained
 from warpfit.tabular.methods import METHODS
 from warpfit.tabular.network import Columns
@@ -21,7 +21,6 @@ from warpfit.tabular.targets import Classes, Numbers, Targets
 from warpfit.training.storage import ESTIMATOR, MALFORMED, HostArrays, read_file, write_file
 
 Array = npt.NDArray[Any]
-PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
 OF_NUMBERS = ("mean", "std", "low", "high")

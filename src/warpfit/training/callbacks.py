@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from warpfit.backends import Array
 from warpfit.checks import brief, check_choice, check_count, check_flag, check_number
 from warpfit.engines.base import Stopping
 from warpfit.errors import ConfigError, FileFormatError
-from warpfit.files import as_path, atomic_path
+from warpfit.files import PathLike, as_path, atomic_path
 from warpfit.training.history import History
 from warpfit.training.run import Run
 
@@ -308,7 +307,7 @@ class Checkpoint(Callback):
 
     writes_file = True
 
-    def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
+    def __init__(self, path: PathLike, every: int = 1) -> None:
         self.path, self.every = (
             as_path("Checkpoint's path", path),
             check_count("Checkpoint's every", every, 1),
@@ -321,7 +320,7 @@ class _Log(Callback):
     needs_run = False
     writes_file = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = as_path(f"{type(self).__name__}'s path", path)
 
     def on_start(self, run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +16,7 @@ from warpfit.backends.numpy.processes import processes
 from warpfit.checks import check_choice, check_count, check_flag
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, ShapeError
+from warpfit.files import PathLike
 from warpfit.losses.base import LossLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -81,7 +81,7 @@ def fit(
     shuffle: bool = True,
     report_every: int = 1,
     callbacks: Sequence[Callback] = (),
-    resume_from: str | os.PathLike[str] | None = None,
+    resume_from: PathLike | None = None,
     new_data: bool = False,
     verbose: bool = True,
 ) -> History:
@@ -294,7 +294,7 @@ def fit_rows(
     sample_weight: Any,
     seed: int,
     callbacks: Sequence[Callback],
-    resume_from: str | os.PathLike[str] | None = None,
+    resume_from: PathLike | None = None,
     **drafted: Any,
 ) -> History:
     """Train a model, as `fit` does, on rows x of finite numbers; none of its warnings of data is
@@ -331,7 +331,7 @@ def _train_draft(
     sample_weight: Any,
     seed: int,
     callbacks: Sequence[Callback],
-    resume_from: str | os.PathLike[str] | None,
+    resume_from: PathLike | None,
     new_data: bool = False,
     verbose: bool = False,
     metrics: Any = (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,8 @@ import numpy.typing as npt
 
 from warpfit.data.images import IMAGE_SUFFIXES, as_pixels, opened_image
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
+from warpfit.files import PathLike
 from warpfit.training.trained import TrainedModel
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)

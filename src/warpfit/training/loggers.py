@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from time import time
 from typing import Any
 
 from warpfit.errors import ConfigError
 from warpfit.extras import needs
-from warpfit.files import as_path
+from warpfit.files import PathLike, as_path
 from warpfit.training.callbacks import Callback
 from warpfit.training.history import History
 from warpfit.training.run import Run
@@ -91,7 +90,7 @@ class TensorBoardLog(_Tracker):
     >>> wf.fit(model, x, y, optimizer="adam", callbacks=logs)  # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: PathLike) -> None:
         super().__init__()
         self.folder = as_path("TensorBoardLog's folder", folder)
         with needs("tensorboard", "TensorBoardLog needs"):

@@ -6,7 +6,6 @@ and the numbers go back into the model and the optimizer however the run ends.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from warpfit.engines.base import (
 from warpfit.engines.replicas import arrays_of
 from warpfit.engines.unlocked import UnlockedProperty
 from warpfit.errors import ConfigError, DivergedError, FileFormatError
+from warpfit.files import PathLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
@@ -85,7 +85,7 @@ class TrainingLoop:
         """What a checkpoint says of the data."""
         return data_digests(self.data, self.validation)
 
-    def resume(self, path: str | os.PathLike[str], *, new_data: bool) -> None:
+    def resume(self, path: PathLike, *, new_data: bool) -> None:
         run = self.run
 
         def check_data(header: Mapping[str, Any]) -> None:

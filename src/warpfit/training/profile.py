@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from warpfit.files import as_path, atomic_path
+from warpfit.files import PathLike, as_path, atomic_path
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
@@ -54,7 +53,7 @@ class Profile(Callback):
     needs_run = False
     writes_file = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = as_path("Profile's path", path)
         self.notes: list[str] = []
         self._ranges: Any = None

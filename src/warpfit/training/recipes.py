@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ from warpfit import losses, nn, optim
 from warpfit.backends import Activation
 from warpfit.data import Dataset
 from warpfit.errors import ConfigError, DataError, ShapeError
+from warpfit.files import PathLike
 from warpfit.losses import Loss
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.layer import Layer
@@ -21,7 +21,6 @@ from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.evaluate import network_of
 from warpfit.training.settings import TrainSettings
 
-PathLike = str | os.PathLike[str]
 Shape = tuple[int, ...]
 
 

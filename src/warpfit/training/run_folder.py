@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from warpfit.engines.base import Plan
 from warpfit.errors import ConfigError
-from warpfit.files import ResultsFolder, atomic_path
+from warpfit.files import PathLike, ResultsFolder, atomic_path
 from warpfit.pictures import confusion_svg, curves_svg
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
@@ -52,7 +51,7 @@ class RunFolder(Callback):
     needs_run = False
     writes_file = True
 
-    def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
+    def __init__(self, path: PathLike, settings: TrainSettings) -> None:
         self._folder, self.settings = ResultsFolder(path), settings
         self.path = self._folder.path
         self.unfinished = self._folder.unfinished

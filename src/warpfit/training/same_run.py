@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
@@ -16,12 +15,11 @@ from warpfit.backends.transfer import to_host
 from warpfit.checks import brief
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError
+from warpfit.files import PathLike
 
 SAMPLED_BYTES = 1 << 24  # of each array
 SHOWN = 3  # differences that a message names
 VALIDATION = "validation "
-
-PathLike = str | os.PathLike[str]
 
 
 def data_digests(data: TrainingData, validation: TrainingData | None) -> dict[str, str]:

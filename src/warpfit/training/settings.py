@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from warpfit.backends.base import ACTIVATIONS
 from warpfit.checks import check_choice, check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
-from warpfit.files import lacking_folders, make_folder, remove_empty
+from warpfit.files import PathLike, lacking_folders, make_folder, remove_empty
 from warpfit.losses import Loss
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
@@ -309,7 +308,7 @@ def _check_sides(sides: tuple[int, ...], given: Any = None) -> tuple[int, ...]:
 PARSERS = {"hidden": parse_hidden, "image_size": parse_image_size}
 
 
-def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_settings(path: PathLike) -> dict[str, Any]:
     """Return the settings in a TOML file, by the names of `TrainSettings`; ``-`` may stand for
     ``_``.
 
@@ -372,9 +371,7 @@ def _in_words(hint: Any) -> str:
     return words.get(plain, "a list of integers")
 
 
-def merged_settings(
-    flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None
-) -> TrainSettings:
+def merged_settings(flags: Mapping[str, Any], config: PathLike | None = None) -> TrainSettings:
     """Return settings from flags, what they leave open from a TOML file, and the rest from the
     defaults.
 
@@ -405,7 +402,7 @@ def merged_settings(
     return settings
 
 
-def checkpoint_file(path: str | os.PathLike[str]) -> Path:
+def checkpoint_file(path: PathLike) -> Path:
     """Return the checkpoint's path, given itself or as the folder of its run."""
     path = Path(path).expanduser()
     return path / CHECKPOINT_NAME if path.is_dir() else path

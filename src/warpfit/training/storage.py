@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -29,7 +28,7 @@ from warpfit.errors import (
     ShapeError,
     WarpfitError,
 )
-from warpfit.files import as_path, atomic_path, check_is_file
+from warpfit.files import PathLike, as_path, atomic_path, check_is_file
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec
@@ -70,7 +69,6 @@ KINDS = {
 }
 
 HostArrays = dict[str, npt.NDArray[Any]]
-PathLike = str | os.PathLike[str]
 
 
 def write_file(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, Any]) -> None:

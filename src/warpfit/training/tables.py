@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,8 @@ import numpy.typing as npt
 from warpfit.data.csv_tables import read_features
 from warpfit.data.user import npz_samples
 from warpfit.errors import DataError
-from warpfit.files import atomic_path
+from warpfit.files import PathLike, atomic_path
 from warpfit.training.trained import TrainedModel
-
-PathLike = str | os.PathLike[str]
 
 TABLE_SUFFIXES = (".csv", ".npz")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame, joined
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import DataError, FileFormatError, ShapeError, WarpfitError
+from warpfit.files import PathLike
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.sequential import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate_rows, loss_of, network_of, predict_rows
@@ -26,7 +26,6 @@ from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, sa
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
 
-PathLike = str | os.PathLike[str]
 Array = npt.NDArray[Any]
 
 
