@@ -190,6 +190,7 @@ def of_one_launch_card() -> Compiled:
         *several_layers(base),
         network_of(64, 300, 128, batch=100, smoothed=True),
         network_of(784, 1024, 1024, 1024, 10),
+        network_of(784, 640, 640, 10, batch=128),
         replace(widest, dtype="bfloat16"),
         replace(widest, drops=(True, True, True)),
     ]

@@ -51,13 +51,21 @@ constexpr int X_WIDTH = up(WIDTHS[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUT_WIDTH = up(OUTPUTS, 16);
 constexpr int TARGET_WORDS = LOSS::HAS_LABELS ? 1 : OUTPUTS;
 
-__device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / RANKS; }
-__device__ inline int rank_here() { return static_cast<int>(blockIdx.x) % RANKS; }
+// Numbers of blocks and threads, whose bounds the compiler is told: it divides them without signs
+// then, and leaves out conditions. Otherwise it spills up to 80 registers of a thread.
+__device__ inline int this_block() {
+    __builtin_assume(blockIdx.x < CLUSTERS * RANKS);
+    return static_cast<int>(blockIdx.x);
+}
+__device__ inline int own_cluster() { return this_block() / RANKS; }
+__device__ inline int rank_here() { return this_block() % RANKS; }
 
-// This thread. Where registers hold weights, none keeps what follows from its number from one step
-// to the next: that is found anew.
+// Where registers hold weights, none keeps what follows from the thread's number from one step to
+// the next: that is found anew.
 __device__ inline int this_thread() {
-    return static_cast<int>(APART ? unforeseen(threadIdx.x) % MOST_THREADS : threadIdx.x);
+    if constexpr (APART) return static_cast<int>(unforeseen(threadIdx.x) % MOST_THREADS);
+    __builtin_assume(threadIdx.x < THREADS);
+    return static_cast<int>(threadIdx.x);
 }
 
 // What each has of something that is partitioned in tiles of 16, or, where wgmma multiplies, 64.
