@@ -54,7 +54,7 @@ MAY_SPILL = {
         "beside 64 words of a layer's weights that are on their way",
     ),
     "one_launch_card": (
-        132,
+        140,
         "784-2048-2048-2048-10: 160 of 255 registers hold low halves of weights (36.2 us a step), "
         "with 128 none spills (39.6); most where it stops by itself, and counts epochs and passes",
     ),
