@@ -15,20 +15,33 @@ ROOT = Path(__file__).resolve().parents[1]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# Both come without types.
-SETTINGS = "[mypy]\nstrict = True\n[mypy-sklearn.*,pandas.*]\nignore_missing_imports = True\n"
+PROGRAM = re.compile(r"# (\w+\.py)\n")
+
+# These come without types.
+SETTINGS = """[mypy]
+strict = True
+untyped_calls_exclude = distributed
+[mypy-sklearn.*,pandas.*,distributed.*,joblib.*,ray.*]
+ignore_missing_imports = True
+"""
 
 
 def scripts_of_pages(folder: Path) -> list[Path]:
-    """Write each page's blocks of Python to a script, and return those that there are."""
-    scripts = []
+    """Write each page's blocks of Python to a script, or to one each if all have names of files,
+    and return those that there are.
+    """
+    scripts: dict[Path, str] = {}
     for page in PAGES:
-        if blocks := FENCED.findall(page.read_text(encoding="utf-8")):
+        blocks = FENCED.findall(page.read_text(encoding="utf-8"))
+        programs = {name[1]: block for block in blocks if (name := PROGRAM.match(block))}
+        if len(programs) == len(blocks):
+            scripts |= {folder / name: block for name, block in programs.items()}
+        else:
             # A script optuna.py would hide Optuna.
-            script = folder / f"page_{page.stem.lower().replace('-', '_')}.py"
-            script.write_text("\n".join(blocks), encoding="utf-8")
-            scripts.append(script)
-    return scripts
+            scripts[folder / f"page_{page.stem.lower().replace('-', '_')}.py"] = "\n".join(blocks)
+    for script, code in scripts.items():
+        script.write_text(code, encoding="utf-8")
+    return [*scripts]
 
 
 def errors_of(scripts: list[Path], folder: Path) -> list[str]:
