@@ -205,6 +205,7 @@ def test_refuses_to_predict(frame: Any, message: str) -> None:
         (TabularClassifier, ["a", np.nan] * 10, "a missing one in row 2"),
         (TabularClassifier, pd.Series([2, 1] * 10, dtype=object), "got 2 in an array of objects"),
         (TabularClassifier, np.array([True, False] * 10, object), "got True in an array of objec"),
+        (TabularClassifier, np.array([], object), "inconsistent numbers of samples"),
         (TabularClassifier, np.linspace(0, 1, ROWS), "Unknown label type: continuous"),
         (TabularClassifier, np.zeros((ROWS, 2)), "y should be a 1d array"),
         (TabularRegressor, np.linspace(-1e300, 1e300, ROWS), "whose squares float64 holds"),

@@ -221,7 +221,7 @@ def _check_labels(y: Any) -> None:
     """
     is_list = isinstance(y, list | tuple)
     own = np.array(y, object) if is_list else np.asarray(y)
-    if not own.ndim or own.dtype.kind not in "OMm":
+    if not own.ndim or not own.size or own.dtype.kind not in "OMm":
         return
     missing = np.flatnonzero(pd.isna(own))
     if missing.size:
