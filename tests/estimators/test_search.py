@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from support.searches import assert_same_search
 from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV, TabularClassifier
-from warpfit.errors import ConfigError, DeviceError
+from warpfit.errors import ConfigError, DataError, DeviceError
 from warpfit.estimators import predictions
 from warpfit.sweep import together
 
@@ -146,6 +146,13 @@ def test_fits_that_fail_have_the_error_score_and_a_warning(n_jobs: int) -> None:
         clone(search).set_params(error_score="raise").fit(X, Y)
     with pytest.raises(ValueError, match="All the 2 fits failed"):
         SweepCV(CLASSIFIER, {"alpha": [-1]}, cv=2, n_jobs=n_jobs).fit(X, Y)
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 100_000], [0.5, 1.0]])
+def test_splits_that_index_no_rows_are_refused(rows: list[Any]) -> None:
+    search = SweepCV(CLASSIFIER, {"alpha": [1e-4]}, cv=[(np.arange(20), np.array(rows))], n_jobs=1)
+    with pytest.raises(DataError, match=f"expected splits of cv to index {len(X)} rows, got"):
+        search.fit(X, Y)
 
 
 @pytest.mark.filterwarnings(NOT_FINITE)

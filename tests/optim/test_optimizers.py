@@ -283,6 +283,8 @@ def test_refuses_settings(optimizer_class: Any, settings: dict[str, Any], messag
 
 
 def test_refuses_what_are_no_parameters() -> None:
+    with pytest.raises(ConfigError, match="sgd: expected a sequence of parameters, got array"):
+        SGD(np.array(3), 0.1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="sgd: expected parameters to optimise, got none"):
         SGD([])
     with pytest.raises(ConfigError, match="adam: expected parameters, got ndarray"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import datetime
 from decimal import Decimal
 from typing import Any
@@ -234,6 +235,18 @@ def test_refuses_targets(kind: Any, y: Any, message: str) -> None:
 def test_refuses_rows_to_validate_on(x_val: Any, y_val: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fitted(table(), X_val=x_val, y_val=y_val)
+
+
+@pytest.mark.parametrize("named_first", [True, False])
+def test_rows_to_validate_on_may_lack_the_names_of_columns(named_first: bool) -> None:
+    frame, array = table(), table().to_numpy()
+    x, x_val = (frame, array) if named_first else (array, frame)
+    with warnings.catch_warnings():  # scikit-learn's, that only one of them has names
+        warnings.simplefilter("ignore", UserWarning)
+        model = fitted(x, X_val=x_val, y_val=Y)
+    assert model.preprocessor_.numbers == [0]
+    same = fitted(frame, X_val=frame, y_val=Y)
+    np.testing.assert_array_equal(model.predict_proba(x), same.predict_proba(frame))
 
 
 def test_refuses_validation_targets_of_another_shape() -> None:

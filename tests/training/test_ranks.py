@@ -404,6 +404,7 @@ def test_a_loss_that_is_not_finite_is_told_as_on_one_device() -> None:
         ([], "expected names of devices in a list"),
         (["cpu", "auto"], "expected names of devices in a list.*got .'cpu', 'auto'."),
         (["cpu", "gpu"], "expected one device, 'auto', 'cpu'.*got 'gpu'"),
+        ([np.zeros((2, 3)), "cpu"], "expected one device, 'auto', 'cpu'.*got an array"),
         (["cpu"] * 17, "expected batches of at least 17 rows, one for each device, got 16"),
         (3, "expected one device, 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 3"),
     ],

@@ -14,6 +14,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples
 
+from warpfit.checks import brief
+from warpfit.errors import DataError
 from warpfit.estimators.predictions import Among, PredictedRows
 from warpfit.estimators.rows import Rows, Whole, check_whole
 from warpfit.sweep.folds import Fold, SweepData
@@ -51,7 +53,13 @@ class Side:
     """Rows of a search that are trained on, or scored on, and what a scorer is told of them."""
 
     def __init__(self, fits: Fits, indices: Indices, train: Indices) -> None:
-        self.rows = np.arange(_num_samples(fits.X))[indices]
+        num_rows = _num_samples(fits.X)
+        try:
+            self.rows = np.arange(num_rows)[indices]
+        except IndexError as error:
+            raise DataError(
+                f"expected splits of cv to index {num_rows} rows, got {brief(indices)}"
+            ) from error
         self.y = None if fits.y is None else _safe_indexing(fits.y, indices)
         self.params = _check_method_params(fits.X, params=fits.score_params, indices=indices)
         self._gather = partial(_safe_split, fits.estimator, fits.X, None, indices, train)

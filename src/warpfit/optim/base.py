@@ -349,7 +349,7 @@ class Optimizer(OnDemand):
                 f"{spec.kind}: expected a sequence of parameters, got {kind_of(parameters)}; "
                 "model.parameters() is one"
             )
-        if not isinstance(parameters, Iterable):
+        if not isinstance(parameters, Iterable) or getattr(parameters, "ndim", 1) == 0:
             raise ConfigError(
                 f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
             )

@@ -336,13 +336,12 @@ class BaseTabular(BaseEstimator, FittedJointly):
         other = self._table(X_val, y_val, None, reset=False)
         check_alike(table.frame, other.frame)
         _check_targets_alike(table.y, other.y, are_classes=self._are_classes)
+        named = other.frame.set_axis(table.frame.columns, axis=1)  # an array has no names
         places = np.arange(len(table.y) + len(other.y))
         weights = table.weights
         if weights is not None:
             weights = np.concatenate([weights, np.ones(len(other.y))])
-        joined = Table(
-            pd.concat([table.frame, other.frame]), np.concatenate([table.y, other.y]), weights
-        )
+        joined = Table(pd.concat([table.frame, named]), np.concatenate([table.y, other.y]), weights)
         return joined, [Split(*np.split(places, [len(table.y)]))]
 
     # -- what comes of it

@@ -54,7 +54,8 @@ def named_devices(device: Any) -> list[str]:
 
 def _check_names(devices: Sequence[str]) -> None:
     """Raise ConfigError unless several devices have names, and each GPU has one only."""
-    if not devices or "auto" in devices or ALL_CARDS in devices:
+    named = [each for each in devices if isinstance(each, str)]
+    if not devices or "auto" in named or ALL_CARDS in named:
         raise ConfigError(
             "expected names of devices in a list, such as 'cuda:0' and 'cuda:1', and neither "
             f"'auto' nor {ALL_CARDS!r}, got {brief(list(devices))}"
