@@ -139,6 +139,19 @@ def run_worker(script: str, *arguments: str) -> dict[str, Any]:
     return result
 
 
+def caches_in(folder: str | Path) -> dict[str, str]:
+    """Return the variables by which all that is compiled is kept below a folder: ours, the driver's
+    with NVRTC's own, PyTorch's and Triton's. In an empty one nothing is found of earlier processes.
+    """
+    return {
+        name: str(Path(folder) / name.lower())
+        for name in (
+            *("WARPFIT_CACHE_DIR", "CUDA_CACHE_PATH"),
+            *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+        )
+    }
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

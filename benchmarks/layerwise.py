@@ -18,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import Options, names, run_command, run_worker, spread, whole_numbers, write_results
+from harness import (
+    Options,
+    caches_in,
+    names,
+    run_command,
+    run_worker,
+    spread,
+    whole_numbers,
+    write_results,
+)
 
 BATCHES = (1, 8, 32, 64, 128, 512)
 PARTS = ("mlp", "cnn", "first_step")
@@ -170,7 +179,7 @@ def first_steps(x: Any, y: Any) -> dict[str, Any]:
         np.save(f"{folder}/y.npy", y[:64])
         cold, warm = [], []
         for idx in range(STARTS):
-            os.environ["WARPFIT_CACHE_DIR"] = f"{folder}/cache{idx}"
+            os.environ |= caches_in(f"{folder}/{idx}")
             cold.append(run_worker(__file__, "--first-step", folder)["seconds"])
             warm.append(run_worker(__file__, "--first-step", folder)["seconds"])
     return {"empty_cache": spread(cold), "warm_cache": spread(warm)}

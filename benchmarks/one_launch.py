@@ -769,8 +769,7 @@ def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # Empty caches, lest the first call's time depend on what ran before.
-        for name in ("WARPFIT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-            os.environ[name] = os.path.join(folder, name.lower())
+        os.environ |= harness.caches_in(folder)
         measure(arguments)
 
 

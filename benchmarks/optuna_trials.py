@@ -37,6 +37,7 @@ import numpy as np
 
 from harness import (
     Options,
+    caches_in,
     environment,
     names,
     read_results,
@@ -169,10 +170,7 @@ def first_of_processes(arguments: argparse.Namespace) -> dict[str, Any]:
     given = [f"--{name}={getattr(arguments, name)}" for name in GIVEN]
     with (
         TemporaryDirectory() as cache,
-        variables(
-            WARPFIT_CACHE_DIR=f"{cache}/kernels",
-            CUDA_CACHE_PATH=f"{cache}/driver",  # the driver's and the compiler's own
-        ),
+        variables(**caches_in(cache)),
     ):
         empty, warm = (run_worker(__file__, "--worker", *given) for _ in range(2))
     return {**warm, "empty_cache": empty}

@@ -28,7 +28,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from harness import ROOT, Options, run_command, spread, write_results
+from harness import ROOT, Options, caches_in, run_command, spread, write_results
 from stages import STAGES
 
 # Of what was tried, what gets there soonest. Epochs take milliseconds; kernels take seconds to
@@ -77,9 +77,8 @@ def run(options: dict[str, str], cache: Path, folder: Path, *, clocks: bool) -> 
     sources = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = {
         **os.environ,
+        **caches_in(cache),
         "PYTHONPATH": sources,
-        "WARPFIT_CACHE_DIR": str(cache / "kernels"),
-        "CUDA_CACHE_PATH": str(cache / "driver"),  # the driver's and the compiler's own
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     stages = [str(ROOT / "benchmarks" / "stages.py"), str(seconds_file)]

@@ -241,7 +241,7 @@ def lines_of(command: Sequence[str], seconds: float) -> Iterator[str]:
     its cache. Say so if it fails.
     """
     with TemporaryDirectory() as cache, TemporaryFile("w+") as errors:
-        environment = {**os.environ, "WARPFIT_CACHE_DIR": cache}
+        environment = {**os.environ, **harness.caches_in(cache)}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         ) as process:

@@ -25,7 +25,6 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -33,6 +32,7 @@ from typing import Any
 from harness import (
     ROOT,
     Options,
+    caches_in,
     environment,
     names,
     read_results,
@@ -392,8 +392,7 @@ def main() -> None:
     rows = kept_rows(environment())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # Empty caches, lest the first call's time depend on what ran before.
-        for name in ("WARPFIT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-            os.environ[name] = str(Path(folder) / name.lower())
+        os.environ |= caches_in(folder)
         for batch in arguments.batches:
             kept = rows.get(str(batch), {}).get("programs", {})
             programs = programs_of(batch, kept, why_no_gpu is None, arguments.again)

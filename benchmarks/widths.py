@@ -28,7 +28,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import Options, environment, names, origin_of, read_results, run_command, write_results
+from harness import (
+    Options,
+    caches_in,
+    environment,
+    names,
+    origin_of,
+    read_results,
+    run_command,
+    write_results,
+)
 from one_launch import (
     MNIST_PIXELS,
     PEERS,
@@ -184,7 +193,7 @@ def main() -> None:
     # PyTorch and JAX share the GPU here: neither takes all memory for itself.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ["WARPFIT_CACHE_DIR"] = os.path.join(folder, "kernels")
+        os.environ |= caches_in(folder)
         deadline = perf_counter() + 60 * arguments.minutes
         env = environment()
         results = with_earlier(read_results("widths"), env)
