@@ -40,6 +40,13 @@ def of_conv_launch() -> Kernels:
                 shapes = ((1, 1, 1, channels), (1, 1, channels, outputs), pairs, (1, 1))
                 request = Request(op, dtype, (True, True), *shapes, Activation(name), False)
                 yield op, {**tiling.defines, **own_defines(request)}
+                if num_cols == 32 and channels == outputs == 8:
+                    yield op, {**tiling.defines, **own_defines(_in_groups(request))}
+
+
+def _in_groups(request: Request) -> Request:
+    x, w = ((*shape[:3], 32 * shape[3]) for shape in (request.x, request.w))
+    return request._replace(x=x, w=w, groups=32)
 
 
 def _windows() -> Iterator[Windows]:

@@ -1,4 +1,5 @@
-"""Kernels of convolutions in groups: strips of depthwise ones, tiles of narrow groups, and others.
+"""Kernels of convolutions in groups: strips of depthwise ones, tiles of narrow groups, products as
+of one group, and others.
 
 Small whole numbers make every product and sum exact in every type, so that results have to be equal
 to those of NumPy's backend.
@@ -29,7 +30,8 @@ from warpfit.backends.cuda.conv_grouped_mma import choose_group_tile, shared_byt
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
-HALF, EVERY = ("float16", "bfloat16"), ("float16", "bfloat16", "float32", "float64")
+HALF, WIDE = ("float16", "bfloat16"), ("float32", "float64")
+EVERY = HALF + WIDE
 RELU = Activation("relu")
 
 
@@ -70,7 +72,14 @@ CASES = {
     "thirty_two": Case((1, 7, 7, 128), (3, 3, 32, 128), "mma", HALF),
     "two_outputs": Case((2, 6, 5, 3), (3, 2, 1, 6), "grouped", EVERY, (2, 1)),
     "threes": Case((2, 6, 5, 6), (3, 2, 3, 4), "grouped", EVERY, (2, 1)),
-    "twelve": Case((2, 6, 5, 12), (3, 3, 4, 12), "grouped", HALF),
+    "two_of_four": Case((2, 6, 5, 8), (3, 3, 4, 4), "grouped", EVERY),
+    "twelve": Case((2, 6, 5, 12), (3, 3, 4, 12), "product", HALF),
+    "whole_fours": Case((2, 6, 5, 16), (3, 3, 4, 16), "product", WIDE),
+    "dozens": Case((1, 7, 6, 24), (3, 2, 12, 24), "product", EVERY, (2, 1), (1, 2), (1, 2)),
+    "twenties": Case((1, 6, 5, 40), (3, 3, 20, 40), "product", EVERY, (1, 2), (2, 1), (2, 1)),
+    "slices": Case((3, 9, 9, 8), (3, 3, 4, 12), "product", EVERY),
+    "fewer_outputs": Case((2, 7, 5, 24), (2, 3, 8, 15), "product", EVERY, (2, 2)),
+    "two_columns": Case((1, 4, 5, 140), (2, 1, 70, 140), "product", WIDE),
     "strides_of_spread": Case((1, 9, 9, 4), (3, 3, 1, 4), "grouped", HALF, (2, 1), (1, 1), (2, 2)),
 }
 
@@ -104,6 +113,11 @@ def kernels_asked(ops: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
     return asked
 
 
+def kind_of(name: str) -> str:
+    """Return what a kernel takes convolutions in groups as."""
+    return next((kind for kind in ("depthwise", "mma", "grouped") if kind in name), "product")
+
+
 def assert_exact(ops: CudaBackend, case: Case, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = whole_numbers(case)
     expected = results(NumpyBackend(), arrays, case)
@@ -112,9 +126,7 @@ def assert_exact(ops: CudaBackend, case: Case, dtype: str, monkeypatch: pytest.M
     for got, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(got.numpy(), wanted)
     convolutions = [name for name, _ in asked if name.startswith("conv2d")]
-    assert len(convolutions) == 3
-    assert all(case.kind in name for name in convolutions)
-    assert case.kind == "mma" or not any("mma" in name for name in convolutions)
+    assert [kind_of(name) for name in convolutions] == 3 * [case.kind]
 
 
 ALL = [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]
@@ -137,6 +149,15 @@ def test_groups_of_whole_numbers_give_exact_results(
     assert_exact(CudaBackend(kernel_runtime), CASES[name], dtype, monkeypatch)
 
 
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize("name", ["whole_fours", "dozens", "slices"])
+def test_groups_of_whole_numbers_in_tf32_give_exact_results(
+    kernel_runtime: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = CudaBackend(kernel_runtime, precision="tf32")
+    assert_exact(ops, CASES[name], "float32", monkeypatch)
+
+
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", ["pairs", "eights", "fours"])
 def test_groups_of_arrays_that_begin_anywhere(
@@ -157,7 +178,7 @@ def test_groups_of_arrays_that_begin_anywhere(
 
 
 @pytest.mark.in_turns(2)
-@pytest.mark.parametrize("name", ["pairs", "fours", "thirty_two"])
+@pytest.mark.parametrize("name", ["pairs", "fours", "thirty_two", "dozens"])
 def test_groups_keep_what_the_activation_needs(kernel_runtime: Any, name: str) -> None:
     case, ops, gelu = CASES[name], CudaBackend(kernel_runtime), Activation("gelu")
     x, w, b, _ = whole_numbers(case)
@@ -170,7 +191,7 @@ def test_groups_keep_what_the_activation_needs(kernel_runtime: Any, name: str) -
 
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["pairs", "odd", "tiles", "eights", "thirty_two"])
+@pytest.mark.parametrize("name", ["pairs", "odd", "tiles", "eights", "thirty_two", "dozens"])
 def test_a_groups_nan_stays_in_it(kernel_runtime: Any, name: str, bad: float) -> None:
     """Numbers that are not finite reach what they are added to, and no other group."""
     case, ops = CASES[name], CudaBackend(kernel_runtime)
@@ -189,7 +210,7 @@ def test_a_groups_nan_stays_in_it(kernel_runtime: Any, name: str, bad: float) ->
 
 
 @needs_gxx
-@pytest.mark.parametrize("name", ["pairs", "tiles"])
+@pytest.mark.parametrize("name", ["pairs", "tiles", "slices"])
 def test_group_gradients_have_equal_bits_in_any_order(name: str) -> None:
     case, rng = CASES[name], np.random.default_rng(1)
     x, _, _, dz = (rng.standard_normal(array.shape) for array in whole_numbers(case))

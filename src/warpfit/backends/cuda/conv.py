@@ -32,11 +32,14 @@ class ConvOps(LaunchOps):
         activation: Activation = IDENTITY,
     ) -> tuple[Array, Array | None]:
         op = "conv2d_forward"
-        if groups != 1:
-            return self.grouped_forward(x, w, b, (stride, padding, dilation), groups, activation)
+        pairs = (stride, padding, dilation)
         check_float(op, x, w, b)
         x, w = self.contiguous(x), self.contiguous(w)
-        launch = self.launch_of(op, x, w, x.shape, w.shape, (stride, padding, dilation), activation)
+        if groups != 1:
+            found = self.grouped_forward(x, w, b, pairs, groups, activation)
+            if found is not None:
+                return found
+        launch = self.launch_of(op, x, w, x.shape, w.shape, pairs, activation, groups)
         num_outputs = w.shape[3]
         check_shape(op, "b", b, (num_outputs,))
 
@@ -101,12 +104,14 @@ class ConvOps(LaunchOps):
         check_joint(op, x, x_shape, x_activation)
         check_shape(op, "plus", plus, x_shape)
         check_float(op, dz, w, x, plus)
-        if groups != 1:
-            pairs = (stride, padding, dilation)
-            dx = self.grouped_backward_input(self.spread(dz), w, x_shape, pairs, groups)
-            return self.with_joints(dx, x, x_activation, plus)
+        pairs = (stride, padding, dilation)
         dz, w = self.contiguous_or_pooled(dz), self.contiguous(w)
-        launch = self.launch_of(op, dz, w, x_shape, w.shape, (stride, padding, dilation))
+        if groups != 1:
+            dz = self.spread(dz)
+            found = self.grouped_backward_input(dz, w, x_shape, pairs, groups)
+            if found is not None:
+                return self.with_joints(found, x, x_activation, plus)
+        launch = self.launch_of(op, dz, w, x_shape, w.shape, pairs, groups=groups)
         check_shape(op, "dz", dz, (x_shape[0], *launch.num_windows, w.shape[3]))
 
         dx = self.empty(x_shape, dz.dtype)
@@ -139,13 +144,15 @@ class ConvOps(LaunchOps):
         check_float(op, dz, x)
         check_images(op, "x", x.shape)
         check_images(op, "dz", dz.shape)
-        if groups != 1:
-            pairs = (stride, padding, dilation)
-            dz = self.spread(dz)
-            return self.grouped_backward_weight(dz, x, kernel, pairs, groups, needs_db)
+        pairs = (stride, padding, dilation)
         dz, x = self.contiguous_or_pooled(dz), self.contiguous(x)
-        w_shape = (*kernel, x.shape[3], dz.shape[3])
-        launch = self.launch_of(op, x, dz, x.shape, w_shape, (stride, padding, dilation))
+        if groups != 1:
+            dz = self.spread(dz)
+            found = self.grouped_backward_weight(dz, x, kernel, pairs, groups, needs_db)
+            if found is not None:
+                return found
+        w_shape = (*kernel, x.shape[3] // groups, dz.shape[3])
+        launch = self.launch_of(op, x, dz, x.shape, w_shape, pairs, groups=groups)
         check_shape(op, "dz", dz, (x.shape[0], *launch.num_windows, dz.shape[3]))
 
         dtype = acc_dtype(x.dtype)

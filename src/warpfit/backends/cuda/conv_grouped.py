@@ -1,4 +1,6 @@
-"""Convolutions in groups: narrow ones by kernels of their own, wide ones group by group."""
+"""Convolutions in groups: narrow ones by kernels of their own, wide ones group by group; others as
+those of one group.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from itertools import chain
 from math import prod
 
 from warpfit.backends.base import Activation, Array, Pair
-from warpfit.backends.checks import check_conv2d, check_float, check_groups, check_shape
+from warpfit.backends.checks import check_conv2d, check_groups, check_shape
 from warpfit.backends.cuda.conv_depthwise import Grouped, Strips
 from warpfit.backends.cuda.conv_grouped_mma import GroupTile, GroupTileOps
 from warpfit.backends.cuda.dtypes import acc_dtype
@@ -19,10 +21,16 @@ from warpfit.backends.grouped import (
 Shape = tuple[int, ...]
 
 THREADS, COLUMNS = 256, 32
-# Channels or outputs of a group from which on it is a convolution of its own.
-LEAST_WIDE = 32
+# Channels and outputs of a group from which on kernels for one group are the quickest, and from
+# which on it is a convolution of its own in half precision, which has more kernels.
+LEAST_OF_PRODUCT, LEAST_WIDE = 4, 32
 # Blocks of a multiprocessor that share the windows of a gradient of weights.
 BLOCKS_SUMMED = 8
+
+
+def _is_product(w_shape: Shape, groups: int, itemsize: int) -> bool:
+    least = min(w_shape[2], w_shape[3] // groups)
+    return least >= LEAST_OF_PRODUCT and (least < LEAST_WIDE or itemsize > 2)
 
 
 def _is_wide(w_shape: Shape, groups: int) -> bool:
@@ -30,7 +38,9 @@ def _is_wide(w_shape: Shape, groups: int) -> bool:
 
 
 class GroupedOps(GroupTileOps):
-    """Convolutions whose channels fall into groups, each of which makes outputs of its own."""
+    """Convolutions whose channels fall into groups, each of which makes outputs of its own: None
+    where the kernels for one group take them.
+    """
 
     def grouped_forward(
         self,
@@ -40,15 +50,16 @@ class GroupedOps(GroupTileOps):
         pairs: tuple[Pair, Pair, Pair],
         groups: int,
         activation: Activation,
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Array, Array | None] | None:
         """Return what `conv2d_forward` does; `pairs` are stride, padding and dilation."""
         op = "conv2d_forward"
-        check_float(op, x, w, b)
         counts = check_conv2d(op, x.shape, w.shape, *pairs, groups)
         check_shape(op, "b", b, w.shape[3:])
-        x, w, b = self.contiguous(x), self.contiguous(w), self.contiguous_or_none(b)
+        b = self.contiguous_or_none(b)
         shape = _grouped(x, x.shape, counts, w.shape, pairs)
         how = self._how(shape, x.shape, w.shape, x, w)
+        if how is None and _is_product(w.shape, groups, x.itemsize):
+            return None
         if how is None and _is_wide(w.shape, groups):
             return forward_by_group(self, x, w, b, groups, activation, **_named(pairs))
         y = self.empty((x.shape[0], *counts, w.shape[3]), x.dtype)
@@ -67,15 +78,15 @@ class GroupedOps(GroupTileOps):
 
     def grouped_backward_input(
         self, dz: Array, w: Array, x_shape: Shape, pairs: tuple[Pair, Pair, Pair], groups: int
-    ) -> Array:
+    ) -> Array | None:
         """Return dx."""
         op = "conv2d_backward_input"
-        check_float(op, dz, w)
         counts = check_conv2d(op, x_shape, w.shape, *pairs, groups)
         check_shape(op, "dz", dz, (x_shape[0], *counts, w.shape[3]))
-        dz, w = self.contiguous(dz), self.contiguous(w)
         shape = _grouped(dz, dz.shape, x_shape[1:3], w.shape, pairs)._replace(is_adjoint=True)
         how = self._how(shape, x_shape, w.shape, dz, w)
+        if how is None and _is_product(w.shape, groups, dz.itemsize):
+            return None
         if how is None and _is_wide(w.shape, groups):
             return backward_input_by_group(self, dz, w, x_shape, groups, **_named(pairs))
         dx = self.empty(x_shape, dz.dtype)
@@ -97,18 +108,18 @@ class GroupedOps(GroupTileOps):
         pairs: tuple[Pair, Pair, Pair],
         groups: int,
         needs_db: bool,
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Array, Array | None] | None:
         """Return dw and db as `conv2d_backward_weight` does."""
         op = "conv2d_backward_weight"
-        check_float(op, dz, x)
         check_groups(op, groups)
         w_shape = (*kernel_size, x.shape[3] // groups, dz.shape[3])
         counts = check_conv2d(op, x.shape, w_shape, *pairs, groups)
         check_shape(op, "dz", dz, (x.shape[0], *counts, w_shape[3]))
-        dz, x, dtype = self.contiguous(dz), self.contiguous(x), acc_dtype(x.dtype)
-        scale = 1 / self.loss_scale if x.itemsize == 2 else 1.0
+        dtype, scale = acc_dtype(x.dtype), 1 / self.loss_scale if x.itemsize == 2 else 1.0
         shape = _grouped(x, x.shape, counts, w_shape, pairs)._replace(is_of_weights=True)
         how = self._how(shape, x.shape, w_shape, dz, x)
+        if how is None and _is_product(w_shape, groups, x.itemsize):
+            return None
         if isinstance(how, Strips):
             partials = self.gradients_of_strips(shape, how, dz, x)
         elif how is not None:

@@ -111,6 +111,7 @@ class Request(NamedTuple):
     num_windows: Pair  # (OH, OW)
     activation: Activation
     spreads: bool  # whether the first operand is a `PooledGradient`
+    groups: int = 1
 
     @property
     def is_adjoint(self) -> bool:
@@ -127,13 +128,14 @@ class Request(NamedTuple):
 
     @property
     def num_cols(self) -> int:
-        return self.w[2 if self.is_adjoint else 3]
+        """Outputs of a group, or channels."""
+        return self.w[2] if self.is_adjoint else self.w[3] // self.groups
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What kernels of products take of them."""
-        ends = (self.num_rows, *self.x[1:], *self.num_windows, self.w[3], *self.w[:2])
-        return (*ends, *chain(*self.pairs))
+        """What kernels of products take of them: channels and outputs of a group."""
+        of_images = (*self.x[1:3], self.w[2], *self.num_windows, self.w[3] // self.groups)
+        return (self.num_rows, *of_images, *self.w[:2], *chain(*self.pairs))
 
 
 class Product(NamedTuple):
@@ -181,19 +183,21 @@ class LaunchOps(FewOps, GroupedOps):
         w_shape: Shape,
         pairs: tuple[Pair, Pair, Pair],
         activation: Activation = IDENTITY,
+        groups: int = 1,
     ) -> Launch:
         """Return what computes an operation on operands a and b, prepared when first asked for."""
         chunks = (a.pointer % 16 == 0, b.pointer % 16 == 0)
         spreads = type(a) is PooledGradient
-        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads)
+        key = (op, x_shape, w_shape, a.dtype, chunks, pairs, activation.name, spreads, groups)
         try:
             known = self._launches.get(key)
         except TypeError:  # a list for a pair
             known = None
         if known is None or any(map(is_not, known.pairs, pairs)):
-            num_windows = _checked_windows(op, x_shape, w_shape, pairs)
+            num_windows = _checked_windows(op, x_shape, w_shape, pairs, groups)
             shapes = (chunks, x_shape, w_shape, pairs, num_windows)
-            known = self._prepared(Request(op, a.dtype.name, *shapes, activation, spreads))
+            own = (activation, spreads, groups)
+            known = self._prepared(Request(op, a.dtype.name, *shapes, *own))
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = known
@@ -201,6 +205,8 @@ class LaunchOps(FewOps, GroupedOps):
 
     def _prepared(self, request: Request) -> Launch:
         launch = Launch(request.pairs, request.num_windows)
+        if request.groups != 1:
+            return launch._replace(product=self._product_of(request))
         boxes = self._boxes_of(request)
         if boxes is not None and boxes.is_wide:
             return launch._replace(boxes=boxes)
@@ -247,7 +253,7 @@ class LaunchOps(FewOps, GroupedOps):
             found = _product_of_weights(request, tiling, self.runtime.num_multiprocessors)
         else:
             rows = -(-request.num_rows // tiling.block_m)
-            grid = (rows * -(-request.num_cols // tiling.block_n), 1, 1)
+            grid = (rows * -(-request.num_cols // tiling.block_n) * request.groups, 1, 1)
             found = Product(None, grid, tiling.shared_bytes, request.sizes)
         if not found.grid[0]:
             return None
@@ -257,10 +263,10 @@ class LaunchOps(FewOps, GroupedOps):
 
 
 def _checked_windows(
-    op: str, x_shape: Shape, w_shape: Shape, pairs: tuple[Pair, Pair, Pair]
+    op: str, x_shape: Shape, w_shape: Shape, pairs: tuple[Pair, Pair, Pair], groups: int
 ) -> Pair:
     """Return (OH, OW)."""
-    num_windows = check_conv2d(op, x_shape, w_shape, *pairs)
+    num_windows = check_conv2d(op, x_shape, w_shape, *pairs, groups)
     if x_shape[1] * x_shape[2] >= 2**31:
         raise ShapeError(f"{op}: expected images of fewer than 2**31 pixels, got {x_shape[1:3]}")
     return num_windows
@@ -269,7 +275,7 @@ def _checked_windows(
 def _product_of_weights(request: Request, tiling: Tiling, num_multiprocessors: int) -> Product:
     """Return the product, without its kernel, of slices of the windows."""
     rows = max(1, -(-prod(request.w[:3]) // tiling.block_m))
-    num_tiles = rows * -(-request.num_cols // tiling.block_n)
+    num_tiles = rows * -(-request.num_cols // tiling.block_n) * request.groups
     num_slices, group = _slices(
         request.num_rows, max(1, num_tiles), tiling.block_k, num_multiprocessors
     )
@@ -287,13 +293,16 @@ def _product_of_weights(request: Request, tiling: Tiling, num_multiprocessors: i
 def own_defines(request: Request) -> dict[str, str | int]:
     """Return the defines that do not follow from the tiling."""
     itemsize, (first, second) = dtype_of(request.dtype).itemsize, request.chunks
-    whole_c, whole_o = (size * itemsize % 16 == 0 for size in request.w[2:])
+    of_group = (request.w[2], request.w[3] // request.groups)
+    whole_c, whole_o = (size * itemsize % 16 == 0 for size in of_group)
+    own: dict[str, str | int] = {"GROUPS": request.groups}
     if request.is_adjoint:
         # Both operands consist of outputs; dx is new, and begins where it should.
         vectors = {"C_VECTOR": int(whole_c), "O_VECTOR": int(whole_o and first and second)}
-        return {**vectors, "STRIDED": int(request.pairs[0] != (1, 1))}
+        return {**own, **vectors, "STRIDED": int(request.pairs[0] != (1, 1))}
     vectors = {"C_VECTOR": int(whole_c and first), "O_VECTOR": int(whole_o and second)}
     if request.is_of_weights:
-        return dict(vectors)
+        return {**own, **vectors}
     activation = request.activation
-    return {**vectors, "ACTIVATION": activation.name, "STORE_Z": int(activation.needs_input)}
+    own |= {"ACTIVATION": activation.name, "STORE_Z": int(activation.needs_input)}
+    return {**own, **vectors}

@@ -10,6 +10,9 @@
 // A kernel chooses TENSOR_CORES (ops/conv/mma_product.cuh) or not (ops/conv/fma_product.cuh),
 // BLOCK_M, BLOCK_N and STAGES; it has THREADS threads, and k advances by BLOCK_K, which is 64
 // bytes.
+//
+// Channels and outputs may fall into GROUPS, each a convolution of its own, of which all sizes are.
+// A block has a tile of one group.
 #pragma once
 
 #include "base/reduce.cuh"
@@ -35,7 +38,11 @@ struct Geometry {
     Pair image, windows, kernel, stride, padding, dilation;
 };
 
-// The images that windows look at, (samples, size.h, size.w, channels).
+__device__ inline int own_group() { return blockIdx.x % GROUPS; }
+__device__ inline unsigned own_tile() { return blockIdx.x / GROUPS; }
+
+// The images that windows look at, (samples, size.h, size.w, GROUPS channels), from a group's first
+// channel on.
 struct Images {
     const T* data;
     Pair size;
@@ -47,12 +54,12 @@ struct Images {
     }
 
     __device__ int64 sample(int number) const {
-        return static_cast<int64>(size.h) * size.w * channels * number;
+        return static_cast<int64>(size.h) * size.w * (GROUPS * channels) * number;
     }
 
     // Offset of a pixel in its image.
     __device__ int64 pixel(int row, int col) const {
-        return static_cast<int64>(row * size.w + col) * channels;
+        return static_cast<int64>(row * size.w + col) * (GROUPS * channels);
     }
 };
 
@@ -232,7 +239,7 @@ struct WindowColumns {
     }
 };
 
-// A stored matrix (k, cols) whose rows follow each other along k.
+// A group's columns of a stored matrix (k, GROUPS cols) whose rows follow each other along k.
 template <class Tile, bool VECTOR_ROWS>
 struct MatrixRows {
     using My = Share<Tile>;
@@ -243,8 +250,9 @@ struct MatrixRows {
 
     __device__ MatrixRows(const T* matrix, int cols, int first_row, int end_row, int first_col)
         : data(matrix),
-          next(static_cast<int64>(first_row + My::row(0)) * cols + first_col + My::col()),
-          ld(cols),
+          next(static_cast<int64>(first_row + My::row(0)) * (GROUPS * cols) + first_col +
+               My::col()),
+          ld(GROUPS * cols),
           rows_left(end_row - first_row - My::row(0)),
           cols_left(cols - first_col - My::col()) {}
 
@@ -264,7 +272,8 @@ struct MatrixRows {
     }
 };
 
-// Weights (KH, KW, C, O) with k along taps and outputs: rows of a tile are channels.
+// A group's weights of (KH, KW, C, GROUPS O) with k along taps and outputs: rows of a tile are
+// channels.
 template <class Tile, bool VECTOR_ROWS>
 struct WeightRows {
     using My = Share<Tile>;
@@ -283,7 +292,7 @@ struct WeightRows {
           features_left(g.kernel.h * g.kernel.w * outputs_ - My::col()) {}
 
     __device__ int64 offset(int channel, const Counter& f) const {
-        return (static_cast<int64>(f.b) * channels + channel) * outputs + f.c;
+        return (static_cast<int64>(f.b) * channels + channel) * (GROUPS * outputs) + f.c;
     }
 
     __device__ void copy(unsigned char* tile) {

@@ -1,21 +1,21 @@
 // Computes: dw[k, l, c, o] = scale times the sum of x[m, i stride + k dilation - padding, ..., c]
 //           dz[m, i, j, o] over windows (m, i, j), and db[o] = scale times that of dz[m, i, j, o]:
 //           the transposed matrix of windows (KH KW C, M OH OW), which is not stored, times dz (M
-//           OH OW, O).
-// Layout:   x (M, H, W, C), dz (M, OH, OW, O), dw (KH, KW, C, O), db (O) or null, contiguous;
-//           num_windows = M OH OW. partials: for each tile and slice 128 (BLOCK_M BLOCK_N / 128 +
-//           1) numbers; arrivals: for each tile 1 + ceil(num_slices / group_size) counters that are
-//           zero, and are so again afterwards.
-// Launch:   grid (ceil(KH KW C / BLOCK_M) ceil(O / BLOCK_N), 1, num_slices), block 128; shared
-//           bytes: STAGES tiles of A and B (`Tiling.shared_bytes`). Defines: DTYPE, OUT (of dw and
-//           db), TENSOR_CORES, BLOCK_M, BLOCK_N, STAGES; C_VECTOR (O_VECTOR): x (dz and dw) is
-//           aligned to 16 bytes, and so is every pixel.
+//           OH OW, O). Each of GROUPS has C channels and O outputs.
+// Layout:   x (M, H, W, GROUPS C), dz (M, OH, OW, GROUPS O), dw (KH, KW, C, GROUPS O), db (GROUPS
+//           O) or null, contiguous; num_windows = M OH OW. partials: for each tile and slice 128
+//           (BLOCK_M BLOCK_N / 128 + 1) numbers; arrivals: for each tile 1 + ceil(num_slices /
+//           group_size) counters that are zero, and are so again afterwards.
+// Launch:   grid (GROUPS ceil(KH KW C / BLOCK_M) ceil(O / BLOCK_N), 1, num_slices), block 128;
+//           shared bytes: STAGES tiles of A and B (`Tiling.shared_bytes`). Defines: DTYPE, OUT (of
+//           dw and db), TENSOR_CORES, BLOCK_M, BLOCK_N, STAGES; C_VECTOR (O_VECTOR): x (dz and dw)
+//           is aligned to 16 bytes, and so is each group of every pixel.
 // Numerics: sums in float (double for float64), in a fixed order: the windows of a slice, the
 //           slices of a group, the groups. Tensor cores round float32 operands to tf32, except for
 //           db.
-// Cost:     2 M OH OW KH KW C O FLOP; reads x KH KW / (stride_h stride_w) and dz ceil(KH KW C /
-//           BLOCK_M) times, mostly from L1 and L2, and writes and reads num_slices times dw in the
-//           accumulator's type.
+// Cost:     2 GROUPS M OH OW KH KW C O FLOP; reads x KH KW / (stride_h stride_w) and dz ceil(KH KW
+//           C / BLOCK_M) times, mostly from L1 and L2, and writes and reads num_slices times dw in
+//           the accumulator's type.
 // Reference: conv2d_backward_weight of backends/numpy/conv.py; PTX ISA 9.7.14.5 (mma), 9.7.9.25.3
 //           (cp.async).
 #define VECTOR O_VECTOR
@@ -126,14 +126,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                             {dilation_height, dilation_width}};
     const int num_features = kernel_height * kernel_width * channels;
     const int tiles_n = (outputs + BLOCK_N - 1) / BLOCK_N, num_slices = gridDim.z;
-    const int tile = blockIdx.x, slice = blockIdx.z;
-    const int first_feature = tile / tiles_n * BLOCK_M, first_output = tile % tiles_n * BLOCK_N;
+    const int tile = blockIdx.x, slice = blockIdx.z, group = own_group(), in_group = own_tile();
+    const int first_feature = in_group / tiles_n * BLOCK_M,
+              first_output = in_group % tiles_n * BLOCK_N;
     const int begin = slice_begin(slice, num_slices, num_windows);
     const int end = slice_begin(slice + 1, num_slices, num_windows);
 
-    WindowColumns<Product::TileA, C_VECTOR> of_x({x, geometry.image, channels}, geometry,
-                                                 first_feature, begin, end);
-    MatrixRows<Product::TileB, O_VECTOR> of_dz(dz, outputs, begin, end, first_output);
+    WindowColumns<Product::TileA, C_VECTOR> of_x({x + group * channels, geometry.image, channels},
+                                                 geometry, first_feature, begin, end);
+    MatrixRows<Product::TileB, O_VECTOR> of_dz(dz + group * outputs, outputs, begin, end,
+                                               first_output);
     Product product;
     ColumnSums columns{{}, db != nullptr && first_feature == 0};
     multiply_blocks(product, of_x, of_dz, ring, (end - begin + BLOCK_K - 1) / BLOCK_K, columns);
@@ -153,11 +155,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < Product::COUNT; ++i) {
         product.sum(i / Product::WIDTH, i % Product::WIDTH) = sums[i];
     }
-    const Epilogue epilogue{dw,     nullptr,      nullptr, nullptr, Acc(scale),
-                            Acc(0), num_features, outputs, outputs};
+    const Epilogue epilogue{dw + group * outputs, nullptr, nullptr,      nullptr,
+                            Acc(scale),           Acc(0),  num_features, outputs,
+                            GROUPS * outputs};
     write_product(product, epilogue, first_feature, first_output);
     const int output = first_output + threadIdx.x;
     if (columns.wanted && threadIdx.x < BLOCK_N && output < outputs) {
-        db[output] = store<Out>(static_cast<Acc>(scale) * sums[Product::COUNT]);
+        db[group * outputs + output] = store<Out>(static_cast<Acc>(scale) * sums[Product::COUNT]);
     }
 }
