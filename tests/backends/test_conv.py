@@ -218,6 +218,8 @@ GROUPED = {
     "depthwise_dilated": (Setting((1, 6, 7, 4), (3, 2, 1, 4), (1, 1), (2, 1), (2, 3)), 4),
     "two_outputs_a_channel": (Setting((2, 5, 6, 3), (2, 2, 1, 6), dilation=(2, 1)), 3),
     "pairs": (Setting((2, 6, 7, 6), (3, 3, 2, 9), (2, 3), (1, 2)), 3),
+    "fours": (Setting((2, 6, 5, 8), (3, 2, 4, 8), (2, 1), (1, 1)), 2),
+    "dozens": (Setting((2, 5, 6, 24), (3, 2, 12, 40), (1, 2), (2, 1), (2, 1)), 2),
     "wide": (Setting((2, 4, 4, 64), (1, 2, 32, 64)), 2),
 }
 
@@ -265,8 +267,9 @@ def test_groups_of_more_channels_than_a_grid_has_rows(backend: Backend) -> None:
     assert_within_tolerance(download(backend, dw), expected, "float32")
 
 
-def test_groups_take_over_the_derivative_below(backend: Backend) -> None:
-    setting, groups = GROUPED["pairs"]
+@pytest.mark.parametrize("name", ["pairs", "dozens"])
+def test_groups_take_over_the_derivative_below(backend: Backend, name: str) -> None:
+    setting, groups = GROUPED[name]
     x, w, _, dz = operands(setting)
     dz, w, x = (upload(backend, array) for array in (dz, w, np.abs(x)))
     given = {**setting.pairs, "groups": groups}

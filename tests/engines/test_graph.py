@@ -128,13 +128,13 @@ def residual() -> nn.Sequential:
 
 def grouped() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(1, 64, 3, padding="same", seed=1),
-        nn.GroupNorm(2, 64),
+        nn.Conv2d(1, 72, 3, padding="same", seed=1),
+        nn.GroupNorm(2, 72),
         nn.ReLU(),
-        nn.Conv2d(64, 64, 1, groups=2, seed=3),
-        nn.Conv2d(64, 64, 3, stride=2, groups=64, seed=4),
+        nn.Conv2d(72, 72, 1, groups=2, seed=3),
+        nn.Conv2d(72, 72, 3, stride=2, groups=72, seed=4),
         nn.GlobalAvgPool2d(),
-        nn.Linear(64, 3, seed=2),
+        nn.Linear(72, 3, seed=2),
     )
 
 

@@ -209,6 +209,18 @@ def test_a_groups_nan_stays_in_it(kernel_runtime: Any, name: str, bad: float) ->
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted))
 
 
+@pytest.mark.in_turns(2)
+def test_wide_groups_in_half_precision_are_convolutions_of_their_own(
+    kernel_runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, ops = Case((2, 4, 5, 72), (1, 2, 36, 80), "product", HALF), CudaBackend(kernel_runtime)
+    arrays, asked = whole_numbers(case), kernels_asked(ops, monkeypatch)
+    found = results(ops, [ops.asarray(array, "float16") for array in arrays], case)
+    for got, wanted in zip(found, results(NumpyBackend(), arrays, case), strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted)
+    assert {defines.get("GROUPS", 1) for _, defines in asked} == {1}
+
+
 @needs_gxx
 @pytest.mark.parametrize("name", ["pairs", "tiles", "slices"])
 def test_group_gradients_have_equal_bits_in_any_order(name: str) -> None:
