@@ -27,6 +27,7 @@ from warpfit.backends.cuda.conv_depthwise import (
     words,
 )
 from warpfit.backends.cuda.conv_grouped_mma import choose_group_tile, shared_bytes_of_tile
+from warpfit.errors import ShapeError
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
@@ -219,6 +220,14 @@ def test_wide_groups_in_half_precision_are_convolutions_of_their_own(
     for got, wanted in zip(found, results(NumpyBackend(), arrays, case), strict=True):
         np.testing.assert_array_equal(got.numpy(), wanted)
     assert {defines.get("GROUPS", 1) for _, defines in asked} == {1}
+
+
+def test_shapes_of_groups_are_refused_of_one_group(kernel_runtime: Any) -> None:
+    case, ops = CASES["dozens"], CudaBackend(kernel_runtime)
+    x, w, b, _ = (ops.asarray(array, "float32") for array in whole_numbers(case))
+    ops.conv2d_forward(x, w, b, **case.settings)
+    with pytest.raises(ShapeError, match=r"expected x of shape .* 12\) for w"):
+        ops.conv2d_forward(x, w, b, **{**case.settings, "groups": 1})
 
 
 @needs_gxx
