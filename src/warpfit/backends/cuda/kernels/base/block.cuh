@@ -4,6 +4,14 @@
 
 #include "base/types.cuh"
 
+// Where a kernel begins: what its __launch_bounds__ say, from which NVRTC does not conclude that
+// threadIdx.x is below. Told so, it divides numbers of threads and warps without signs, and leaves
+// out conditions that always hold.
+template <int NUM_THREADS>
+__device__ inline void know_threads() {
+    __builtin_assume(threadIdx.x < NUM_THREADS);
+}
+
 // f(i) for each i below `count` that falls to this thread.
 template <int NUM_THREADS, class F>
 __device__ inline void each_of_block(int count, F f) {

@@ -149,6 +149,7 @@ __device__ inline void pass_rows(OneLaunchShared& shared, const OneLaunchRun& ru
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const __grid_constant__ Arguments arguments) {
+    know_threads<32 * WARPS>();
     DYNAMIC_SHARED(OneLaunchWhole, whole);
     OneLaunchShared& shared = *whole;
     const float scale = arguments.scale, unscale = 1 / scale;

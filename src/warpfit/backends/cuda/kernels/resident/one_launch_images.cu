@@ -219,6 +219,7 @@ __device__ inline void prepare(ImagesShared& shared) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     one_launch_images(const __grid_constant__ Arguments arguments) {
+    know_threads<THREADS>();
     DYNAMIC_SHARED(ImagesShared, whole);
     ImagesShared& shared = *whole;
     const ImagesRun run{arguments.batches, arguments.targets, {arguments.places},

@@ -287,6 +287,7 @@ __device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, N
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const __grid_constant__ Arguments arguments) {
+    know_threads<32 * WARPS>();
     DYNAMIC_SHARED(LayersWhole, whole);
     LayersShared& shared = *whole;
     const LayersRun run{Peers(shared),

@@ -25,6 +25,7 @@ namespace config {
 }
 using namespace config;
 
+#include "base/block.cuh"
 #include "tabular/table_updates.cuh"
 
 // What the rows of a block come to together; a warp calls.
@@ -204,6 +205,7 @@ __device__ inline void keep_best(TableShared& shared, const Tasks& tasks, int ep
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     table_networks(const __grid_constant__ Arguments arguments) {
+    know_threads<THREADS>();
     DYNAMIC_SHARED(TableShared, whole);
     TableShared& shared = *whole;
     Turns& turns = *arguments.turns;

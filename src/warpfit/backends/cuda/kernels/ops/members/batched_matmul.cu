@@ -8,7 +8,7 @@
 // Cost:     2 E m n k FLOP; each element of a is read once for each tile along n, each of b for
 //           each along m.
 // Reference: batched_matmul of backends/numpy/members.py.
-#include "base/types.cuh"
+#include "base/block.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     batched_matmul(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c, int m,
                    int n, int k) {
     take_turn();
+    know_threads<THREADS>();
     __shared__ Acc tile_a[TILE_M][STEP + 1];
     __shared__ Acc tile_b[STEP][TILE_N + 1];
     const int64 batch = blockIdx.z;

@@ -10,6 +10,7 @@
 // numbers through memory. Of these as many are resident as there are multiprocessors.
 #pragma once
 
+#include "base/block.cuh"
 #include "base/choice.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
@@ -64,7 +65,7 @@ __device__ inline int rank_here() { return this_block() % RANKS; }
 // the next: that is found anew.
 __device__ inline int this_thread() {
     if constexpr (APART) return static_cast<int>(unforeseen(threadIdx.x) % MOST_THREADS);
-    __builtin_assume(threadIdx.x < THREADS);
+    know_threads<THREADS>();
     return static_cast<int>(threadIdx.x);
 }
 
