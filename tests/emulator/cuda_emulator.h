@@ -27,7 +27,8 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __noinline__ __attribute__((noinline))
-#define __builtin_assume(condition)
+#define __builtin_assume(condition) \
+    ((condition) ? void() : emulator::fail("__builtin_assume: expected %s", #condition))
 
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::dynamic_shared)
 

@@ -680,6 +680,7 @@ BUGS = {
     "overflow of a signed number": 18,
     "past the end of a row": 19,
     "no barrier before reuse": 20,
+    "more threads than the compiler is told": 21,
 }
 
 
@@ -759,6 +760,10 @@ def test_memory_that_nobody_wrote_is_nan() -> None:
         (
             "deep recursion",
             r"stack overflow: a thread's local variables take more than 262144 bytes",
+        ),
+        (
+            "more threads than the compiler is told",
+            r"__builtin_assume: expected threadIdx\.x < NUM_THREADS",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 // Mistakes that the emulator has to catch, one for each value of `bug`. `out` has one word a
 // thread.
-#include "base/types.cuh"
+#include "base/block.cuh"
 
 // Not inlined, so that only AddressSanitizer can know where the array ends.
 template <class T>
@@ -106,5 +106,6 @@ extern "C" __global__ void __launch_bounds__(2 * THREADS, 1)
     if (bug == 18) value = static_cast<float>((n + 0x7fffffc0) * 2 + t);
     if (bug == 19) value = past_the_end_of_a_row(t + (t == n - 1));
     if (bug == 20) value = no_barrier_before_reuse(t);
+    if (bug == 21) know_threads<THREADS / 2>();
     out[t] = value;
 }
