@@ -125,6 +125,12 @@ def test_a_class_is_no_loss(loss: Any) -> None:
         resolve(loss)
 
 
+def test_a_function_takes_outputs_and_targets() -> None:
+    for function in (len, lambda outputs: outputs, lambda outputs, targets, *, weight: outputs):
+        with pytest.raises(ConfigError, match=r"expected a loss\(outputs, targets\), but of .*arg"):
+            resolve(function)  # type: ignore[call-overload]
+
+
 def test_a_saved_model_remembers_the_name_of_its_function(tmp_path: Path) -> None:
     model = mlp(6, 2)
     wf.fit(model, X, Y, loss=squares, optimizer="adam", epochs=1, verbose=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from inspect import signature
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -359,6 +360,14 @@ class FunctionLoss(Loss):
         named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         # With its module's, so that it is never that of a loss of the package.
         object.__setattr__(self, "name", f"{named.__module__}.{named.__qualname__}")
+        try:
+            signature(self.function).bind(None, None)
+        except TypeError as error:
+            raise ConfigError(
+                f"expected a loss(outputs, targets), but of {self.name}: {error}"
+            ) from error
+        except ValueError:  # the parameters of some built-in functions are not known
+            pass
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.function(outputs, targets)
@@ -394,7 +403,7 @@ def resolve(loss: LossLike | Mapping[str, Any]) -> Loss:
     Raises
     ------
     ConfigError
-        If there is no such loss, or it has no such settings.
+        If there is no such loss, it has no such settings, or a function does not take these two.
 
     Examples
     --------

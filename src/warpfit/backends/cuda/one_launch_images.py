@@ -155,7 +155,6 @@ class ImagesLaunch(ResidentLaunch):
         return {
             "step": 1,
             "layer": len(self.all_layers),
-            "image": self.images,
             "product": products + sum(own.products for own in self.layers),
             "slice of rows": self.items_of_warp * (padded(self.network.batch) // 16),
         }
