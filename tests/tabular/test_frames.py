@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 import datetime
+import warnings
 from decimal import Decimal
 from typing import Any
 
