@@ -154,7 +154,6 @@ class ImagesLaunch(ResidentLaunch):
         products = sum(own.products(self.images) for own in self.shapes)
         return {
             "step": 1,
-            "layer": len(self.all_layers),
             "product": products + sum(own.products for own in self.layers),
             "slice of rows": self.items_of_warp * (padded(self.network.batch) // 16),
         }
