@@ -79,10 +79,12 @@ def read_results(name: str) -> dict[str, Any]:
 
 
 class Options(argparse.ArgumentParser):
-    """The options of a script, whose first line is the help; a mistake in them is a ConfigError."""
+    """The options of a script, whose first paragraph is the help; a mistake in them is a
+    ConfigError.
+    """
 
     def __init__(self, doc: str | None, **settings: Any) -> None:
-        super().__init__(description=(doc or "").splitlines()[0], **settings)
+        super().__init__(description=(doc or "").partition("\n\n")[0], **settings)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)

@@ -151,8 +151,16 @@ def test_fits_that_fail_have_the_error_score_and_a_warning(n_jobs: int) -> None:
 @pytest.mark.parametrize("rows", [[0, 1, 100_000], [0.5, 1.0]])
 def test_splits_that_index_no_rows_are_refused(rows: list[Any]) -> None:
     search = SweepCV(CLASSIFIER, {"alpha": [1e-4]}, cv=[(np.arange(20), np.array(rows))], n_jobs=1)
-    with pytest.raises(DataError, match=f"expected splits of cv to index {len(X)} rows, got"):
+    with pytest.raises(DataError, match=f"expected splits of cv to index {len(X)} rows: "):
         search.fit(X, Y)
+
+
+def test_splits_may_be_any_sequences() -> None:
+    even, odd = range(0, len(X), 2), tuple(range(1, len(X), 2))
+    grid = {"alpha": [1e-4, 1e-2]}
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=[(even, odd), (odd, even)]).fit(X, Y)
+    ours = SweepCV(CLASSIFIER, grid, cv=[(even, odd), (odd, even)], n_jobs=1).fit(X, Y)
+    assert_same_search(ours, theirs)
 
 
 @pytest.mark.filterwarnings(NOT_FINITE)

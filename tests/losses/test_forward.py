@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -129,6 +129,18 @@ def test_a_function_takes_outputs_and_targets() -> None:
     for function in (len, lambda outputs: outputs, lambda outputs, targets, *, weight: outputs):
         with pytest.raises(ConfigError, match=r"expected a loss\(outputs, targets\), but of .*arg"):
             resolve(function)  # type: ignore[call-overload]
+
+
+def test_a_decorator_may_add_what_a_function_takes_besides() -> None:
+    @wraps(squares)
+    def decorated(*given: Tensor) -> Tensor:
+        return squares(*given)
+
+    def scaled(outputs: Tensor, targets: Tensor, scale: float) -> Tensor:
+        return squares(outputs, targets) * scale
+
+    decorated.__wrapped__ = scaled  # type: ignore[attr-defined]
+    assert resolve(decorated).name.endswith("squares")
 
 
 def test_a_saved_model_remembers_the_name_of_its_function(tmp_path: Path) -> None:

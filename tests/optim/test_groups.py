@@ -317,6 +317,7 @@ def test_an_optimizer_without_decay_of_ones_own() -> None:
         (lambda p: [{"params": p, "lr": optim.Cosine(0.1)}], "the lr of group 0 .* got Cosine"),
         (lambda p: [{"params": p, "weight_decay": "no"}], "the weight_decay of group 0 of adam"),
         (lambda p: [{"params": "all"}], "expected the parameters of group 0 of adam, got 'all'"),
+        (lambda p: [{"params": np.array(3)}], "expected the parameters of group 0 of adam, got"),
         (lambda p: [{"params": 3}], "expected the parameters of group 0 of adam, got 3"),
         (lambda p: [{"params": [3]}], "adam: expected parameters, got 3"),
         (lambda p: [{"params": p[:1]}, p[1]], "adam: expected groups of parameters after the"),

@@ -249,6 +249,13 @@ def test_rows_to_validate_on_may_lack_the_names_of_columns(named_first: bool) ->
     np.testing.assert_array_equal(model.predict_proba(x), same.predict_proba(frame))
 
 
+def test_columns_without_text_as_names_keep_their_order() -> None:
+    frame = pd.DataFrame({0: np.arange(ROWS) / 1.0, 1: Y * 2.0})
+    assert fitted(frame, X_val=frame.to_numpy(), y_val=Y).n_features_in_ == 2
+    with pytest.raises(DataError, match="expected the columns of X_val in the order of X's"):
+        fitted(frame, X_val=frame[[1, 0]], y_val=Y)
+
+
 def test_refuses_validation_targets_of_another_shape() -> None:
     with pytest.raises(DataError, match=r"expected y_val of shape \(n\), as y has, got \(20, 2\)"):
         TabularRegressor(**TINY).fit(table(), Y, X_val=table(), y_val=np.ones((ROWS, 2)))

@@ -14,7 +14,6 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from warpfit.checks import brief
 from warpfit.errors import DataError
 from warpfit.estimators.predictions import Among, PredictedRows
 from warpfit.estimators.rows import Rows, Whole, check_whole
@@ -57,9 +56,7 @@ class Side:
         try:
             self.rows = np.arange(num_rows)[indices]
         except IndexError as error:
-            raise DataError(
-                f"expected splits of cv to index {num_rows} rows, got {brief(indices)}"
-            ) from error
+            raise DataError(f"expected splits of cv to index {num_rows} rows: {error}") from error
         self.y = None if fits.y is None else _safe_indexing(fits.y, indices)
         self.params = _check_method_params(fits.X, params=fits.score_params, indices=indices)
         self._gather = partial(_safe_split, fits.estimator, fits.X, None, indices, train)
@@ -73,6 +70,7 @@ class Split:
     """The rows of a split, which all fits on it share."""
 
     def __init__(self, fits: Fits, train: Indices, test: Indices) -> None:
+        train, test = np.asarray(train), np.asarray(test)
         self.train, self.test = Side(fits, train, train), Side(fits, test, train)
         self.fit_params = _check_method_params(fits.X, params=fits.fit_params, indices=train)
 

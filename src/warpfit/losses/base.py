@@ -361,13 +361,15 @@ class FunctionLoss(Loss):
         # With its module's, so that it is never that of a loss of the package.
         object.__setattr__(self, "name", f"{named.__module__}.{named.__qualname__}")
         try:
-            signature(self.function).bind(None, None)
+            known = signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):  # those of some built-in functions are not known
+            return
+        try:
+            known.bind(None, None)
         except TypeError as error:
             raise ConfigError(
                 f"expected a loss(outputs, targets), but of {self.name}: {error}"
             ) from error
-        except ValueError:  # the parameters of some built-in functions are not known
-            pass
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.function(outputs, targets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -29,7 +29,7 @@ from warpfit.checks import (
 )
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.on_demand import OnDemand
-from warpfit.optim.groups import ParameterGroup, Parameters, read_groups
+from warpfit.optim.groups import ParameterGroup, Parameters, are_several, read_groups
 from warpfit.optim.schedules import Constant, Schedule
 
 
@@ -349,7 +349,7 @@ class Optimizer(OnDemand):
                 f"{spec.kind}: expected a sequence of parameters, got {kind_of(parameters)}; "
                 "model.parameters() is one"
             )
-        if not isinstance(parameters, Iterable) or getattr(parameters, "ndim", 1) == 0:
+        if not are_several(parameters):
             raise ConfigError(
                 f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
             )

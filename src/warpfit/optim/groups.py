@@ -74,11 +74,18 @@ def read_groups(
     return parameters, tuple(groups) if differ else ()
 
 
+def are_several(given: Any) -> bool:
+    """Return whether something can be iterated over, as no array of one number can."""
+    return isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+
+
 def _parameters_of(group: Mapping[str, Any], where: str) -> list[Any]:
     given = group.get(PARAMS, ())
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+    if isinstance(given, Tensor):
+        return [given]
+    if not are_several(given) or isinstance(given, str | bytes):
         raise ConfigError(f"expected the parameters of {where}, got {brief(given)}")
-    own = [given] if isinstance(given, Tensor) else list(given)
+    own = list(given)
     if not own:
         raise ConfigError(f"expected parameters in {where}, under {PARAMS!r}, got none")
     return own

@@ -39,7 +39,7 @@ from warpfit.tabular.bags import (
     trained_bags,
 )
 from warpfit.tabular.cautions import warn_of_divergence, warn_of_time_limit
-from warpfit.tabular.frames import as_pandas, check_alike, known_kinds
+from warpfit.tabular.frames import as_pandas, check_alike, check_order, known_kinds
 from warpfit.tabular.importances import NoRowsError, importances_of
 from warpfit.tabular.members import Member, Trained, Training
 from warpfit.tabular.methods import METHODS
@@ -334,6 +334,8 @@ class BaseTabular(BaseEstimator, FittedJointly):
                 f"{self.n_folds}"
             )
         other = self._table(X_val, y_val, None, reset=False)
+        if is_frame(X_val):
+            check_order(table.frame, other.frame)
         check_alike(table.frame, other.frame)
         _check_targets_alike(table.y, other.y, are_classes=self._are_classes)
         named = other.frame.set_axis(table.frame.columns, axis=1)  # an array has no names

@@ -101,6 +101,16 @@ def kind_of(name: Any, dtype: Any) -> str:
     return NUMBERS if is_plain or dtype.kind == "m" else CATEGORIES
 
 
+def check_order(frame: Any, other: Any) -> None:
+    """Raise DataError if a frame to validate on has the columns of one to train on in another
+    order: names that are text scikit-learn compares, but columns are known by their places.
+    """
+    if set(frame.columns) == set(other.columns) and not frame.columns.equals(other.columns):
+        raise DataError(
+            "expected the columns of X_val in the order of X's; X_val[X.columns] has them so"
+        )
+
+
 def check_alike(frame: Any, other: Any) -> None:
     """Raise DataError unless a frame to validate on has numbers and dates where one to train on
     has.
