@@ -21,6 +21,7 @@ next one measures.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import tempfile
@@ -380,6 +381,13 @@ def main() -> None:
         help="write traces of ours into runs/bench-train, and measure nothing",
     )
     arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # Empty caches, lest the first call's time depend on what ran before.
+        os.environ |= caches_in(folder)
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
     why_no_gpu = why_unavailable()
     if why_no_gpu is not None:
         print(f"CPU only: {why_no_gpu}")
@@ -390,16 +398,13 @@ def main() -> None:
         return
     deadline = perf_counter() + 60 * arguments.minutes
     rows = kept_rows(environment())
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        # Empty caches, lest the first call's time depend on what ran before.
-        os.environ |= caches_in(folder)
-        for batch in arguments.batches:
-            kept = rows.get(str(batch), {}).get("programs", {})
-            programs = programs_of(batch, kept, why_no_gpu is None, arguments.again)
-            rows[str(batch)] = row_of(batch, kept, programs, deadline)
-            path = save(rows)
-            print_row(rows[str(batch)])
-            gc.collect()
+    for batch in arguments.batches:
+        kept = rows.get(str(batch), {}).get("programs", {})
+        programs = programs_of(batch, kept, why_no_gpu is None, arguments.again)
+        rows[str(batch)] = row_of(batch, kept, programs, deadline)
+        path = save(rows)
+        print_row(rows[str(batch)])
+        gc.collect()
     print(f"written to {path}")
 
 

@@ -38,6 +38,7 @@ import numpy as np
 from harness import (
     ROOT,
     Options,
+    caches_in,
     environment,
     names,
     read_results,
@@ -54,15 +55,8 @@ MOST_SECONDS = 240  # of a process
 IMPORT = "import over NumPy"
 PROMPT = "prompt"
 
-# Where a program keeps what it compiled or found, below the folder of a process's caches.
-CACHE_VARIABLES = {
-    "WARPFIT_CACHE_DIR": "kernels",
-    "CUDA_CACHE_PATH": "driver",
-    "JAX_COMPILATION_CACHE_DIR": "jax",
-    "TORCHINDUCTOR_CACHE_DIR": "torch",
-    "TRITON_CACHE_DIR": "triton",
-    "MPLCONFIGDIR": "matplotlib",
-}
+# Where else a program keeps what it compiled or found, below the folder of a process's caches.
+CACHE_VARIABLES = {"JAX_COMPILATION_CACHE_DIR": "jax", "MPLCONFIGDIR": "matplotlib"}
 # JAX keeps by default only what took a second to compile, and takes most of the memory for itself.
 JAX_SETTINGS = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -222,6 +216,7 @@ class Process:
         """
         sources = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
         own = {name: str(caches / folder) for name, folder in CACHE_VARIABLES.items()}
+        own |= caches_in(caches)
         env = {**self.environment, **JAX_SETTINGS, **own, "PYTHONPATH": sources}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # a warm process has its bytecode
         with tempfile.TemporaryDirectory() as out:

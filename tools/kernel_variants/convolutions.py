@@ -40,7 +40,7 @@ def of_conv_launch() -> Kernels:
                 shapes = ((1, 1, 1, channels), (1, 1, channels, outputs), pairs, (1, 1))
                 request = Request(op, dtype, (True, True), *shapes, Activation(name), False)
                 yield op, {**tiling.defines, **own_defines(request)}
-                if num_cols == 32 and channels == outputs == 8:
+                if num_cols == 32 and channels == outputs:
                     yield op, {**tiling.defines, **own_defines(_in_groups(request))}
 
 

@@ -287,8 +287,7 @@ def check_conv2d(
 
 def check_groups(op: str, groups: int) -> None:
     """Raise ConfigError unless there can be so many groups."""
-    if groups != 1:
-        check_count(f"groups of {op}", groups, 1)
+    check_count(f"groups of {op}", groups, 1)
 
 
 def check_images(op: str, what: str, shape: tuple[int, ...]) -> None:

@@ -141,7 +141,8 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
     WarpfitError
         As `fit` would for one of them.
     """
-    drafts, known = [], dict[Any, Plan]()
+    drafts: list[tuple[Task, Plan]] = []
+    known: dict[Any, Plan] = {}
     for idx, task in enumerate(tasks):
         try:
             drafts.append((task, _draft(task, known)))

@@ -75,6 +75,8 @@ CASES = {
     "threes": Case((2, 6, 5, 6), (3, 2, 3, 4), "grouped", EVERY, (2, 1)),
     "two_of_four": Case((2, 6, 5, 8), (3, 3, 4, 4), "grouped", EVERY),
     "twelve": Case((2, 6, 5, 12), (3, 3, 4, 12), "product", HALF),
+    "threes_of_three": Case((2, 6, 5, 6), (3, 3, 3, 6), "grouped", EVERY),
+    "fours_to_eights": Case((2, 6, 5, 8), (3, 3, 4, 16), "product", HALF),
     "whole_fours": Case((2, 6, 5, 16), (3, 3, 4, 16), "product", WIDE),
     "dozens": Case((1, 7, 6, 24), (3, 2, 12, 24), "product", EVERY, (2, 1), (1, 2), (1, 2)),
     "twenties": Case((1, 6, 5, 40), (3, 3, 20, 40), "product", EVERY, (1, 2), (2, 1), (2, 1)),
@@ -220,6 +222,7 @@ def test_wide_groups_in_half_precision_are_convolutions_of_their_own(
     for got, wanted in zip(found, results(NumpyBackend(), arrays, case), strict=True):
         np.testing.assert_array_equal(got.numpy(), wanted)
     assert {defines.get("GROUPS", 1) for _, defines in asked} == {1}
+    assert not [name for name, _ in asked if "grouped" in name]
 
 
 def test_shapes_of_groups_are_refused_of_one_group(kernel_runtime: Any) -> None:

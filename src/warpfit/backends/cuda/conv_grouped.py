@@ -21,9 +21,10 @@ from warpfit.backends.grouped import (
 Shape = tuple[int, ...]
 
 THREADS, COLUMNS = 256, 32
-# Channels and outputs of a group from which on kernels for one group are the quickest, and from
-# which on it is a convolution of its own in half precision, which has more kernels.
-LEAST_OF_PRODUCT, LEAST_WIDE = 4, 32
+# Channels and outputs of a group from which on kernels for one group are the quickest.
+LEAST_OF_PRODUCT = 4
+# Those from which on a group in half precision, which has more kernels, is a convolution apart.
+LEAST_WIDE = 32
 # Blocks of a multiprocessor that share the windows of a gradient of weights.
 BLOCKS_SUMMED = 8
 
@@ -38,8 +39,8 @@ def _is_wide(w_shape: Shape, groups: int) -> bool:
 
 
 class GroupedOps(GroupTileOps):
-    """Convolutions whose channels fall into groups, each of which makes outputs of its own: None
-    where the kernels for one group take them.
+    """Convolutions whose channels fall into groups, each of which makes outputs of its own. Methods
+    return None where the kernels for one group take them.
     """
 
     def grouped_forward(

@@ -4,9 +4,9 @@
 
 #include "base/types.cuh"
 
-// Where a kernel begins: what its __launch_bounds__ say, from which NVRTC does not conclude that
-// threadIdx.x is below. Told so, it divides numbers of threads and warps without signs, and leaves
-// out conditions that always hold.
+// Where a kernel begins: that threadIdx.x is below the bound, which NVRTC does not conclude from
+// __launch_bounds__. Told so, it divides numbers of threads and warps without signs, and leaves out
+// conditions that always hold.
 template <int NUM_THREADS>
 __device__ inline void know_threads() {
     __builtin_assume(threadIdx.x < NUM_THREADS);

@@ -47,8 +47,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     begin_with_bias(product, bias, group * outputs + first_output, (group + 1) * outputs);
     NothingElse nothing;
     multiply_blocks(product, of_x, of_w, ring, (num_features + BLOCK_K - 1) / BLOCK_K, nothing);
-    const Epilogue epilogue{y + group * outputs, nullptr, nullptr,
-                            z + group * outputs, Acc(1),  static_cast<Acc>(slope),
-                            num_windows,         outputs, GROUPS * outputs};
+    const Epilogue epilogue{y + group * outputs,
+                            nullptr,
+                            nullptr,
+                            STORE_Z ? z + group * outputs : nullptr,
+                            Acc(1),
+                            static_cast<Acc>(slope),
+                            num_windows,
+                            outputs,
+                            GROUPS * outputs};
     write_product(product, epilogue, first_window, first_output);
 }
