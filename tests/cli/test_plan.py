@@ -74,6 +74,11 @@ def test_it_shows_the_kernel_in_roles_too(invoke: Invoke) -> None:
     assert numbers(out)["hidden units and their gradients"] == 4 * 32 * (16 + 8)
 
 
+def test_it_names_the_optimizer(invoke: Invoke) -> None:
+    out = invoke("plan", "--card", "h200", "--optimizer", "adamw", "--batch-size", "32").out
+    assert "784-256-10, adamw, cross_entropy, batch 32" in out
+
+
 def test_data_that_a_card_has_no_room_for_comes_in_pieces(invoke: Invoke) -> None:
     out = invoke("plan", "--card", "t4", "--rows", "100000000", "--hidden", "none").out
     launches = re.search(

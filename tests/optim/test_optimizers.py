@@ -264,7 +264,7 @@ def test_steps_are_pytorchs(torch: Any, name: str, clip_norm: float | None) -> N
         (SGD, {"nesterov": 1}, "sgd: expected nesterov to be True or False, got 1"),
         (SGD, {"weight_decay": True}, "sgd: expected weight_decay to be a number, got True"),
         (Adam, {"eps": 0}, "adam: expected eps above 0, got 0"),
-        (AdamW, {"weight_decay": NAN}, "adam: expected weight_decay of at least 0, got nan"),
+        (AdamW, {"weight_decay": NAN}, "adamw: expected weight_decay of at least 0, got nan"),
         (RMSprop, {"alpha": 1}, r"rmsprop: expected alpha in \[0, 1\), got 1"),
         (RMSprop, {"eps": -1e-8}, "rmsprop: expected eps above 0"),
         (RMSprop, {"momentum": 2}, r"rmsprop: expected momentum in \[0, 1\)"),

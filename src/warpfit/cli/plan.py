@@ -70,7 +70,7 @@ def _show_launch(
     from warpfit.training.paper import plan_on_paper
 
     found, launch = plan_on_paper(settings, **of_data, card=card)
-    network = f"{_widths(settings, of_data)}, {found.optimizer.kind}, {found.loss.name}"
+    network = f"{_widths(settings, of_data)}, {found.optimizer.name}, {found.loss.name}"
     printer.line(f"{network}, batch {settings.batch_size}", style="bold")
     printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (

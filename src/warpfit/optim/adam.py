@@ -29,6 +29,10 @@ class AdamSpec(OptimizerSpec):
     decoupled: bool = False
     eps_before_correction: bool = False
 
+    @property
+    def name(self) -> str:
+        return "adamw" if self.decoupled else self.kind
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "betas", self.checked_betas(self.betas))

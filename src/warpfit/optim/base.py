@@ -77,8 +77,13 @@ class OptimizerSpec:
     def __init_subclass__(cls) -> None:
         register(cls, "kind", OptimizerSpec.by_kind)
 
+    @property
+    def name(self) -> str:
+        """The optimizer's name: several may be of a kind, as AdamW is of Adam's."""
+        return self.kind
+
     def __post_init__(self) -> None:
-        check_fields(self.kind, self)
+        check_fields(self.name, self)
         self.require(
             self.clip_norm is None or self.clip_norm > 0,
             "clip_norm above 0 or None",
@@ -102,13 +107,13 @@ class OptimizerSpec:
             Which says both, and of which optimizer.
         """
         if not condition:
-            raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
+            raise ConfigError(f"{self.name}: expected {what}, got {came!r}")
 
     def checked_betas(self, came: Any) -> tuple[float, float]:
         """Return two shares of averages as floats, or raise ConfigError unless in [0, 1)."""
         betas = as_tuple(came, Real)
         if betas is None or len(betas) != 2:
-            raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
+            raise ConfigError(f"{self.name}: expected betas as two numbers, got {came!r}")
         self.require(all(0 <= beta < 1 for beta in betas), "betas in [0, 1)", came)
         return float(betas[0]), float(betas[1])
 
@@ -346,26 +351,26 @@ class Optimizer(OnDemand):
     def __init__(self, parameters: Parameters, spec: OptimizerSpec) -> None:
         if hasattr(parameters, "parameters"):
             raise ConfigError(
-                f"{spec.kind}: expected a sequence of parameters, got {kind_of(parameters)}; "
+                f"{spec.name}: expected a sequence of parameters, got {kind_of(parameters)}; "
                 "model.parameters() is one"
             )
         if not are_several(parameters):
             raise ConfigError(
-                f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}"
+                f"{spec.name}: expected a sequence of parameters, got {brief(parameters)}"
             )
         given: list[Any] = list(parameters)
         if given and isinstance(given[0], Mapping):
             own_decay = getattr(spec, "weight_decay", None)
-            given, groups = read_groups(spec.kind, given, spec.lr.lr, own_decay)
+            given, groups = read_groups(spec.name, given, spec.lr.lr, own_decay)
             spec = replace(spec, groups=groups)
         self.parameters: list[Tensor] = given
         if not self.parameters:
-            raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
+            raise ConfigError(f"{spec.name}: expected parameters to optimise, got none")
         for parameter in self.parameters:
             if not isinstance(parameter, Tensor):
-                raise ConfigError(f"{spec.kind}: expected parameters, got {kind_of(parameter)}")
+                raise ConfigError(f"{spec.name}: expected parameters, got {kind_of(parameter)}")
         if len(set(map(id, self.parameters))) < len(self.parameters):
-            raise ConfigError(f"{spec.kind}: expected each parameter once, got one several times")
+            raise ConfigError(f"{spec.name}: expected each parameter once, got one several times")
         self.spec = spec
         self.slots: dict[str, list[Array]] = {}
         self.step_count = 0

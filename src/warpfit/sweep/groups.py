@@ -43,7 +43,7 @@ class Group:
         """The group in a few words: ``784-64-10 relu, sgd, cross_entropy, batch 64``."""
         plan = self.plan
         return (
-            f"{network_name(plan.network)}, {plan.optimizer.kind}, {plan.loss.name}, batch "
+            f"{network_name(plan.network)}, {plan.optimizer.name}, {plan.loss.name}, batch "
             f"{plan.batch_size}"
         )
 

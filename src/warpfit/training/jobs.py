@@ -90,7 +90,7 @@ class Job:
         """Optimizer, loss and length of the run in a few words."""
         settings = self.settings
         return (
-            f"{self.optimizer.spec.kind}, lr {settings.lr:g} {settings.schedule}, "
+            f"{self.optimizer.spec.name}, lr {settings.lr:g} {settings.schedule}, "
             f"{self.loss.name}; epochs {settings.epochs}, batch size {settings.batch_size}, seed "
             f"{settings.seed}"
         )
