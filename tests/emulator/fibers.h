@@ -174,7 +174,7 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place);
 
-// Fails if such a copy is on its way to some bytes.
+// Fails if such a copy to some bytes is in flight.
 void check_copied(const char* name, const void* begin, unsigned bytes);
 
 // What copy_for_mbarrier does, to the blocks of the cluster whose bits are set: to the same place,

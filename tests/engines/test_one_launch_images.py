@@ -263,7 +263,7 @@ IN_THE_WAY: list[tuple[Callable[[], nn.Sequential], dict[str, Any], str]] = [
     (
         network(nn.Conv2d(3, 2, 2), *FLAT),
         {"class_weight": {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}},
-        "rows and classes that weigh the same for convolutions",
+        "no sample or class weights for convolutions",
     ),
     (
         network(nn.Conv2d(3, 2, 2), *FLAT),

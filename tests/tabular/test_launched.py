@@ -334,7 +334,7 @@ def test_what_is_in_the_way() -> None:
     plain = RealMLP(columns, 2, "selu")
     assert "expected a CUDA device, got 'cpu'" in obstacle(plain, loss, "cpu")
     assert "BinaryCrossEntropy" in obstacle(plain, BinaryCrossEntropy())
-    assert "got weights" in obstacle(plain, loss, is_weighted=True)
+    assert "expected no sample weights" in obstacle(plain, loss, is_weighted=True)
     uneven = RealMLP(columns, 2, "selu", hidden=(8, 16))
     assert "the same width, got [8, 16]" in obstacle(uneven, loss)
     broad = RealMLP(columns, 2, "selu", hidden=(257, 257))

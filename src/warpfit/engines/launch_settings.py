@@ -38,12 +38,12 @@ def unknown_loss(loss: Loss) -> tuple[str, object] | None:
 def unknown_optimizer(optimizer: OptimizerSpec) -> tuple[str, object] | None:
     """Return what is expected, and the optimizer, if no kernel of whole steps knows it."""
     if not optimizer.follows_its_rule:
-        return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.kind
+        return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.name
     if optimizer.groups:
         expected = "one learning rate and weight decay for all parameters"
         return expected, f"{len(optimizer.groups)} groups"
     if optimizer.l2 and _looks_ahead(optimizer):  # both have one place in `StepSettings`
-        return f"no l2 of {optimizer.kind}", optimizer.l2
+        return f"no l2 of {optimizer.name}", optimizer.l2
     return None
 
 

@@ -102,8 +102,8 @@ def kind_of(name: Any, dtype: Any) -> str:
 
 
 def check_order(frame: Any, other: Any) -> None:
-    """Raise DataError if a frame to validate on has the columns of one to train on in another
-    order: names that are text scikit-learn compares, but columns are known by their places.
+    """Raise DataError if a frame of validation rows has the columns of that of training rows in
+    another order: columns are known by their places, and scikit-learn compares text only.
     """
     if set(frame.columns) == set(other.columns) and not frame.columns.equals(other.columns):
         raise DataError(

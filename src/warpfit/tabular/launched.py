@@ -91,7 +91,7 @@ def launch_of(
     if type(loss) not in (SoftmaxCrossEntropy, MeanSquaredError):
         return Obstacle(f"expected cross-entropy or the mean squared error, got {loss!r}")
     if is_weighted:
-        return Obstacle("expected rows that weigh the same, got weights")
+        return Obstacle("expected no sample weights, got some")
     *widths, _ = _widths(network)
     if len(set(widths)) != 1:
         return Obstacle(f"expected hidden layers of the same width, got {widths}")

@@ -141,8 +141,8 @@ def test_weights_are_streamed_where_they_keep_the_card_busy() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weighted": True}, "rows and classes that weigh the same"),
-        ({"class_weights": True}, "rows and classes that weigh the same"),
+        ({"weighted": True}, "no sample or class weights"),
+        ({"class_weights": True}, "no sample or class weights"),
         ({"clips": True}, "no clipping"),
         ({"penalized": True}, "no penalty"),
         ({"terms": 2}, "products in half precision"),

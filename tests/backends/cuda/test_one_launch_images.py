@@ -117,8 +117,8 @@ def test_blocks_take_as_few_images_as_multiprocessors_allow() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"weighted": True}, "rows and classes that weigh the same for convolutions"),
-        ({"class_weights": True}, "rows and classes that weigh the same"),
+        ({"weighted": True}, "no sample or class weights for convolutions"),
+        ({"class_weights": True}, "no sample or class weights"),
         ({"clips": True}, "no clipping"),
         ({"penalized": True, "terms": 2}, "products in half precision and no penalty"),
         ({"cards": 2}, "one card"),

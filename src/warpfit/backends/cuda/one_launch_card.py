@@ -28,7 +28,9 @@ from warpfit.backends.cuda.sizes import padded, up
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     counted,
+    lacking,
     resident_clusters,
+    unknown_settings,
     unsuited,
 )
 from warpfit.errors import Obstacle
@@ -342,21 +344,12 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
         return obstacle
     if generation(arch) < 90:
         return Obstacle(f"expected an architecture with clusters, sm_90 or later, got {arch}")
-    lacking = {
+    expected = {
         "a hidden layer": len(network.widths) < 3,
-        "products in half precision": network.terms > 1,
-        "rows and classes that weigh the same": network.weighted or network.class_weights,
-        "no clipping": network.clips,
-        "no penalty": network.penalized,
+        **unknown_settings(network),
         f"batches of at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
     }
-    wanted = [what for what, is_lacking in lacking.items() if is_lacking]
-    if not wanted:
-        return None
-    return Obstacle(
-        f"expected {' and '.join(wanted)} for weights that no cluster holds, which all blocks "
-        "partition"
-    )
+    return lacking(expected, "weights that no cluster holds, which all blocks partition")
 
 
 def excess_of_settings(network: TrainedNetwork, *limits: Any) -> float:

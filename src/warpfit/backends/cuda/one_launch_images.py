@@ -26,7 +26,13 @@ from warpfit.backends.cuda.resident_launch import (
     too_large,
 )
 from warpfit.backends.cuda.sizes import padded
-from warpfit.backends.cuda.trained_network import TrainedNetwork, counted, unsuited
+from warpfit.backends.cuda.trained_network import (
+    TrainedNetwork,
+    counted,
+    lacking,
+    unknown_settings,
+    unsuited,
+)
 from warpfit.errors import Obstacle
 
 MOST_IMAGES = 8
@@ -209,7 +215,7 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
     if generation(arch) < 80:
         return Obstacle(f"expected sm_80 or later for convolutions, got {arch}")
     convolutions = network.convolutions
-    lacking = {
+    expected = {
         f"windows of at most {MOST_TAPS} pixels a side": any(
             max(own.kernel) > MOST_TAPS for own in convolutions
         ),
@@ -217,13 +223,9 @@ def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
             own.pool > MOST_POOL for own in convolutions
         ),
         "one card": network.cards > 1,
-        "products in half precision": network.terms > 1,
-        "rows and classes that weigh the same": network.weighted or network.class_weights,
-        "no clipping": network.clips,
-        "no penalty": network.penalized,
+        **unknown_settings(network),
     }
-    wanted = [what for what, is_lacking in lacking.items() if is_lacking]
-    return Obstacle(f"expected {' and '.join(wanted)} for convolutions") if wanted else None
+    return lacking(expected, "convolutions")
 
 
 @lru_cache(maxsize=256)

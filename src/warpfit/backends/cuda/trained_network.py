@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -209,6 +209,22 @@ def unsuited(network: TrainedNetwork, arch: str) -> Obstacle | None:
     if network.outputs > MOST_OUTPUTS:
         return Obstacle(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     return None
+
+
+def unknown_settings(network: TrainedNetwork) -> dict[str, bool]:
+    """Return what kernels of few settings expect, each with whether a network lacks it."""
+    return {
+        "products in half precision": network.terms > 1,
+        "no sample or class weights": network.weighted or network.class_weights,
+        "no clipping": network.clips,
+        "no penalty": network.penalized,
+    }
+
+
+def lacking(expected: Mapping[str, bool], of_what: str) -> Obstacle | None:
+    """Return all that is expected of something and lacks, if anything does."""
+    wanted = [what for what, is_lacking in expected.items() if is_lacking]
+    return Obstacle(f"expected {' and '.join(wanted)} for {of_what}") if wanted else None
 
 
 def most_blocks(arch: str) -> int:

@@ -121,28 +121,25 @@ struct Linear {
     static constexpr int ITEMS = (INPUT_TILES + 1) * UNIT_TILES;
 };
 
-// Sums over the layers before one: rounded weights, biases, and items of parameters.
-template <int C>
-struct BeforeConvolution {
-    using Others = BeforeConvolution<C - 1>;
-    using Last = Convolution<C - 1>;
+// Sums over some layers and one more: rounded weights, biases, and items of parameters.
+template <class Others, class Last>
+struct AndOne {
     static constexpr int WEIGHTS = Others::WEIGHTS + Last::WEIGHTS;
     static constexpr int BIASES = Others::BIASES + Last::UNITS;
     static constexpr int ITEMS = Others::ITEMS + Last::ITEMS;
 };
+// Over those before one.
+template <int C>
+struct BeforeConvolution : AndOne<BeforeConvolution<C - 1>, Convolution<C - 1>> {};
 template <>
 struct BeforeConvolution<0> {
     static constexpr int WEIGHTS = 0, BIASES = 0, ITEMS = 0;
 };
 template <int L>
-struct BeforeLinear {
-    using Others = BeforeLinear<L - 1>;
+struct BeforeLinear : AndOne<BeforeLinear<L - 1>, Linear<L - 1>> {
     using Last = Linear<L - 1>;
-    static constexpr int WEIGHTS = Others::WEIGHTS + Last::WEIGHTS;
-    static constexpr int BIASES = Others::BIASES + Last::UNITS;
-    static constexpr int ITEMS = Others::ITEMS + Last::ITEMS;
     static constexpr int MOST_SUMS =
-        larger(Others::MOST_SUMS, larger(Last::SPLITS* Last::UNITS, Last::ROWS));
+        larger(BeforeLinear<L - 1>::MOST_SUMS, larger(Last::SPLITS* Last::UNITS, Last::ROWS));
 };
 template <>
 struct BeforeLinear<0> : BeforeConvolution<CONVOLUTIONS> {
