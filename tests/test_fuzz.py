@@ -4,75 +4,50 @@ what does neither.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import re
-import sys
 import time
+import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import fuzz
 from fuzzing import FAMILIES, feed_inputs, harness, run_family
+from warpfit.backends.numpy.heap import keep_freed_memory
 from warpfit.errors import ConfigError
 
 INPUTS = 120
-MAX_BYTES = 30_000_000  # at once: what is forged asks for no memory
-MAX_IMAGE_BYTES = 1_000_000_000  # Pillow's own limit, of pixels
-
-
-# A child's own most memory begins at what it has: asked for counts, whether it is touched or not.
-FORKED = multiprocessing.get_context("fork") if sys.platform == "linux" else None
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-
-
-def address_space(which: str) -> int:
-    """Return how many bytes of memory this process has asked for: VmSize, or at most: VmPeak."""
-    found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+MAX_BYTES = 30_000_000  # of Python and NumPy at once: what is forged asks for no memory
 
 
 def counts_and_bytes(family: harness.Family, feed: harness.Feed) -> tuple[harness.Counts, int]:
-    """Feed the inputs in a child; return what came of them and the most memory that they took."""
+    """Feed the inputs; return what came of them and the most memory that they asked for at once.
 
-    def run(sender: Any) -> None:
-        gc.freeze()  # what a GPU lent to the parent is not the child's to give back
-        before = address_space("VmSize")
+    It is counted as Python and NumPy ask: what the system gives depends on what malloc has free.
+    """
+    tracemalloc.start()
+    try:
         counts = feed_inputs(family, feed, range(INPUTS))
-        sender.send((counts, address_space("VmPeak") - before))
-
-    assert FORKED
-    receiver, sender = FORKED.Pipe(duplex=False)
-    child = FORKED.Process(target=run, args=(sender,))
-    child.start()
-    sender.close()
-    with receiver:
-        found: tuple[harness.Counts, int] = receiver.recv()
-    child.join()
-    return found
+        return counts, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.in_turns(8)
-@pytest.mark.skipif(FORKED is None, reason="memory is counted as Linux does")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_malformed_input(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     feed = family.prepare(tmp_path)
     feed_inputs(family, feed, [0])  # what is imported for it is no memory of an input's
+    keep_freed_memory()  # nor what fits ask for once
     counts, nbytes = counts_and_bytes(family, feed)
     assert (counts.raw, counts.hangs) == ({}, {})
     assert 0 < counts.accepted < INPUTS / 2 < counts.refused
-    assert nbytes < (MAX_IMAGE_BYTES if name == "image folders" else MAX_BYTES)
+    assert nbytes < MAX_BYTES
 
 
-@pytest.mark.skipif(FORKED is None, reason="memory is counted as Linux does")
 def test_memory_that_nobody_writes_to_counts() -> None:
-    asked = 2 * MAX_BYTES  # from 32 MiB on none is found in what was given back before
-    family = harness.Family("large", lambda folder: lambda rng: np.empty(asked, np.uint8), ())
+    family = harness.Family("large", lambda folder: lambda rng: np.empty(MAX_BYTES, np.uint8), ())
     assert counts_and_bytes(family, family.prepare(Path()))[1] >= MAX_BYTES
 
 
