@@ -127,6 +127,17 @@ def test_stateful_optimizers_early_stopping_and_folds_survive_a_pause() -> None:
     assert len(others) == 1  # folds of a candidate stop together
 
 
+def test_a_network_that_early_stopping_ends_at_a_rung_is_over() -> None:
+    stopping = wf.EarlyStopping("loss", patience=2, min_delta=9.0)
+    through = sweep(callbacks=[stopping])
+    rungs_at_every_epoch = wf.Halving(1.01)
+    halved = sweep(callbacks=[stopping], halving=rungs_at_every_epoch)
+    assert [record["epochs"] for record in through] == [3] * len(RATES)
+    for record, whole in zip(halved, through, strict=True):
+        for name in ("epochs", "status", "message", "loss"):
+            assert record[name] == whole[name]
+
+
 def test_schedules_follow_the_whole_run_not_the_rung() -> None:
     def scheduled(candidate: dict[str, Any]) -> Any:
         model, _ = build(candidate)

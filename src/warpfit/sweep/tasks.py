@@ -134,7 +134,7 @@ class _Pause(Callback):
         return epoch >= self.until
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.report.epoch >= self.until and run.report.epoch < run.plan.epochs:
+        if run.stop_reason is None and self.until <= run.report.epoch < run.plan.epochs:
             run.stop(self.reason)
 
 
