@@ -255,6 +255,23 @@ def test_an_interrupt_between_epochs_resumes_too(path: Path) -> None:
     assert_same_weights(resumed, whole)
 
 
+def test_a_run_that_early_stopping_ended_resumes_to_its_end(path: Path) -> None:
+    settings = {"epochs": 40, "validation_data": VALIDATION}
+    done, again, longer, other = (mlp(6, 8, 3) for _ in range(4))
+    callbacks = [stopping(), wf.Checkpoint(path)]
+    expected = fit(done, plateau(done), callbacks=callbacks, **settings)
+    assert len(expected) == 9
+    resumed: dict[str, Any] = {"resume_from": path, **settings}
+    history = fit(again, plateau(again), callbacks=[stopping()], **resumed)
+    assert (history["epoch"], history.stopped_by) == (expected["epoch"], expected.stopped_by)
+    assert_same_weights(again, done)
+    # One that lets more epochs pass goes on, and so does one of other data.
+    patient = wf.EarlyStopping(patience=3, min_delta=0.01)
+    assert len(fit(longer, plateau(longer), callbacks=[patient], **resumed)) > 9
+    resumed |= {"validation_data": blobs(30, seed=2), "new_data": True}
+    assert len(fit(other, plateau(other), callbacks=[stopping()], **resumed)) > 9
+
+
 def test_early_stopping_may_join_or_leave_a_resumed_run(path: Path) -> None:
     fit(mlp(6, 8, 3), callbacks=[wf.Checkpoint(path), InterruptAt(9)])
     used = wf.EarlyStopping("loss")

@@ -11,7 +11,7 @@ import pytest
 import warpfit as wf
 from support.at_once import AtOnce
 from support.sweeps import build
-from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp
+from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, unchanged
 from warpfit import nn
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.errors import ConfigError, DivergedError
@@ -181,6 +181,18 @@ def test_an_error_before_the_first_epoch_changes_nothing(
     assert all(holder.data is held[name] for name, holder in model.named_arrays().items())
     assert model.loss is None
     assert_same_weights(model, mlp(6, 8, 3))
+
+
+def test_a_run_that_is_stopped_as_it_starts_trains_nothing() -> None:
+    class Stops(wf.Callback):
+        def on_start(self, run: wf.Run) -> None:
+            run.stop("at once")
+
+    model = mlp(6, 8, 3)
+    optimizer = adam(model)
+    with unchanged(model, optimizer):
+        history = fit(model, optimizer=optimizer, callbacks=[Stops()])
+    assert (len(history), history.stopped_by) == (0, "at once")
 
 
 def test_a_run_that_diverges_leaves_the_last_epoch_that_was_seen() -> None:

@@ -233,6 +233,10 @@ class EarlyStopping(Callback):
                 }
             return
         self.bad_epochs += 1
+        self.stop_if_over(run)
+
+    def stop_if_over(self, run: Run) -> None:
+        """End a run that has not improved for as long as is let pass."""
         if self.bad_epochs >= self.patience:
             best = "none" if self.best is None else f"{self.best:.6g} (epoch {self.best_epoch})"
             run.stop(f"early stopping: no better {self.monitor} than {best}")

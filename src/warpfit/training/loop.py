@@ -32,7 +32,7 @@ from warpfit.files import PathLike
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
-from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
 from warpfit.training.checkpoints import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 from warpfit.training.devices import agree_on
 from warpfit.training.evaluate import evaluate_network, rows_at_once
@@ -104,6 +104,14 @@ class TrainingLoop:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FileFormatError(f"{path} holds no state of these callbacks: {error}") from error
         self.whole = stored
+        if not new_data:
+            self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        """End a run that early stopping had ended when its checkpoint was written."""
+        for callback in self.callbacks:
+            if isinstance(callback, EarlyStopping):
+                callback.stop_if_over(self.run)
 
     def _plan_for(self, header: Mapping[str, Any]) -> Plan:
         """Return the run's plan, from here on in the precision that a checkpoint's run has."""
@@ -238,7 +246,9 @@ class TrainingLoop:
         listens = any(_listens_to_steps(callback) for callback in self.callbacks)
         stopping = None if self.followed is None else self.followed.hand_over()
         train = self._trainer(self._on_step if listens else None, stopping)
-        remaining = self.run.plan.epochs - self.run.state.epoch
+        run = self.run
+        # It may be over before it begins; of several ranks, the others hear of that.
+        remaining = run.plan.epochs - run.state.epoch if run.stop_reason is None else 0
         return self._tell_of(
             train(remaining) if self.next_data is None else self._one_by_one(train, remaining)
         )

@@ -62,7 +62,9 @@ class Run:
         return self.history.reports[-1]
 
     def stop(self, reason: str) -> None:
-        """End the run after this epoch, or the last of those trained at once with it."""
+        """End the run after this epoch, or the last of those trained at once with it; as the run
+        starts, before its first.
+        """
         self.stop_reason = reason
 
     def scale_lr(self, factor: float) -> None:
