@@ -313,6 +313,34 @@ def test_a_users_callback_resumes_what_it_remembers(path: Path) -> None:
     np.testing.assert_array_equal(resumed.sum, whole.sum)
 
 
+class Counts(wf.Callback):
+    """Keeps an array as it was given."""
+
+    def __init__(self, array: Any = None) -> None:
+        self.array = array
+
+    def checkpoint_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {"array": self.array}
+
+    def resume(self, numbers: dict[str, Any], arrays: dict[str, Any]) -> None:
+        self.array = arrays["array"]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", "float16"])
+def test_arrays_of_a_users_callback_keep_their_dtype(dtype: str, path: Path) -> None:
+    given, found = np.array([0, 1, 1], dtype), Counts()
+    fit(mlp(6, 3), epochs=1, callbacks=[Counts(given), wf.Checkpoint(path)])
+    fit(mlp(6, 3), epochs=2, callbacks=[found], resume_from=path)
+    np.testing.assert_array_equal(found.array, given, strict=True)
+
+
+def test_an_array_that_no_file_can_hold(path: Path) -> None:
+    words = "expected an array of numbers as callbacks/0/array, got <U1"
+    with pytest.raises(ConfigError, match=words):
+        fit(mlp(6, 3), callbacks=[Counts(np.array(["a"])), wf.Checkpoint(path)])
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "match"),
     [

@@ -11,11 +11,12 @@ import numpy as np
 from warpfit.backends import Array, Backend
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
-from warpfit.errors import FileFormatError, WarpfitError
+from warpfit.errors import ConfigError, FileFormatError, WarpfitError
 from warpfit.optim.schedules import PlateauState
 from warpfit.training.same_run import check_same_run
 from warpfit.training.storage import (
     CHECKPOINT,
+    OF_CALLBACKS,
     HostArrays,
     PathLike,
     read_file,
@@ -53,8 +54,11 @@ def save_checkpoint(
     for slot, arrays in state.slots.items():
         named |= {f"slots/{slot}/{name}": array for name, array in arrays.items()}
     for idx, callback in enumerate(snapshot.callbacks):
-        named |= {f"callbacks/{idx}/{name}": array for name, array in callback.arrays.items()}
+        named |= {
+            f"{OF_CALLBACKS}{idx}/{name}": array for name, array in callback.arrays.items()
+        }
     host = {name: ops.to_numpy(array) for name, array in named.items()}
+    _check_numbers(path, host)
     host |= {f"losses/{report.epoch}": report.step_losses for report in snapshot.reports}
     header = {
         "plan": plan.identity(),
@@ -75,6 +79,15 @@ def save_checkpoint(
         "later_precisions": [list(own) for own in snapshot.later_precisions.items()],
     }
     write_file(path, CHECKPOINT, host, header)
+
+
+def _check_numbers(path: PathLike, arrays: HostArrays) -> None:
+    """Raise ConfigError unless a file can hold arrays, which may be those of a callback of the user's."""
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise ConfigError(
+                f"cannot write {path}: expected an array of numbers as {name}, got {array.dtype}"
+            )
 
 
 def load_checkpoint(
@@ -113,7 +126,7 @@ def load_checkpoint(
             _state(header, arrays, like, ops),
             [_report(arrays, **report) for report in header["reports"]],
             [
-                _callback(stored, _under(arrays, f"callbacks/{idx}/"), ops)
+                _callback(stored, _under(arrays, f"{OF_CALLBACKS}{idx}/"), ops)
                 for idx, stored in enumerate(header["callbacks"])
             ],
             {_count(epoch): str(own) for epoch, own in header.get("later_precisions", ())},

@@ -39,6 +39,8 @@ from warpfit.training.own_modules import UnknownClassError, check_classes, descr
 MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-checkpoint"
 VERSION = 2
 HEADER = "warpfit"
+# Names of what callbacks keep in a checkpoint, in any dtype, begin so.
+OF_CALLBACKS = "callbacks/"
 # One entry of the metadata holds all: of several, safetensors would write now one first, now
 # another.
 SEAL = ', "sha256": "'
@@ -149,7 +151,8 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
             f"{path} is damaged: its content is not what its checksum was computed from"
         )
     for name, array in arrays.items():
-        if str(array.dtype) not in FLOAT_DTYPES:
+        is_free = kind == CHECKPOINT and name.startswith(OF_CALLBACKS)
+        if str(array.dtype) not in FLOAT_DTYPES and not is_free:
             raise FileFormatError(
                 f"{path}: expected float32 or float64 in {name}, found {array.dtype}"
             )
