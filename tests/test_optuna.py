@@ -426,6 +426,10 @@ def test_tables_importances_and_plots_see_usual_trials() -> None:
         ({"halving": True}, "expected halving as"),
         ({"resume": "yes"}, "resume to be True or False"),
         ({"build": None}, "build to be a function of a trial"),
+        ({"catch": 5}, "catch as classes of exceptions, got 5"),
+        ({"catch": ["ValueError"]}, "catch as classes of exceptions"),
+        ({"callbacks": print}, "callbacks as functions of a study and a trial"),
+        ({"callbacks": [5]}, "callbacks as functions of a study and a trial"),
     ],
 )
 def test_arguments_are_checked_before_a_trial_is_asked_for(

@@ -44,6 +44,17 @@ def test_ridge_regression_is_found_with_weights() -> None:
     )
 
 
+def test_class_weights_are_those_of_the_loss() -> None:
+    labels, weights = Y.argmax(axis=1), (1.0, 5.0)
+    by_class, by_row = line(), line()
+    loss = losses.SoftmaxCrossEntropy(class_weight=weights)
+    result = fit_lbfgs(by_class, X, labels, loss=loss, max_iterations=9)
+    fit_lbfgs(by_row, X, labels, sample_weight=np.array(weights)[labels], max_iterations=9)
+    assert result.loss == pytest.approx(evaluate(by_class, X, labels).loss)
+    for name, found in by_class.state_dict().items():
+        np.testing.assert_allclose(found, by_row.state_dict()[name], rtol=1e-6)
+
+
 def test_iterations_are_told_and_limited() -> None:
     told: list[tuple[int, float]] = []
     settings: dict[str, Any] = {"loss": "mse", "tolerance": 0.0}

@@ -186,8 +186,8 @@ def optimize(
         is_maximized=is_maximized,
         halving=as_halving(halving),
         settings={"verbose": False, **settings, "callbacks": fit_callbacks},
-        catch=tuple(catch) if isinstance(catch, Iterable) else (catch,),
-        callbacks=tuple(callbacks or ()),
+        catch=_classes_to_catch(catch),
+        callbacks=_study_callbacks(callbacks),
         left=running_trials(study) if check_flag("resume", resume) else [],
     )
     if not has_validation:
@@ -206,6 +206,26 @@ def _check_settings(settings: dict[str, Any]) -> None:
         raise ConfigError(f"expected settings of fit_many, got {unknown[0]!r}")
     check_seed(settings.get("seed", 0))
     check_count("epochs", settings.get("epochs", 1), 1)
+
+
+def _classes_to_catch(catch: Any) -> Errors:
+    """Return classes of exceptions as a tuple, or raise ConfigError."""
+    found = tuple(catch) if isinstance(catch, Iterable) else (catch,)
+    if not all(isinstance(each, type) and issubclass(each, Exception) for each in found):
+        raise ConfigError(f"expected catch as classes of exceptions, got {brief(catch)}")
+    return found
+
+
+def _study_callbacks(callbacks: Any) -> tuple[StudyCallback, ...]:
+    """Return functions of a study and a trial as a tuple, or raise ConfigError."""
+    if callbacks is None:
+        return ()
+    found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
+    if not isinstance(callbacks, Iterable) or not all(map(callable, found)):
+        raise ConfigError(
+            f"expected callbacks as functions of a study and a trial, got {brief(callbacks)}"
+        )
+    return found
 
 
 def _metric(metric: Any, *, is_maximized: bool, has_validation: bool) -> Any:

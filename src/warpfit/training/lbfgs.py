@@ -129,7 +129,12 @@ class _Objective:
         self.ops = backends.create(model.device)
         self.network, self.loss = network.fused, loss
         self.x, self.y = moved(rows, self.ops, model.dtype), moved(targets, self.ops)
-        self.weights = {} if weights is None else {"sample_weight": self.ops.asarray(weights)}
+        given = {"sample_weight": weights, "class_weight": loss.class_weights()}
+        self.weights = {
+            name: self.ops.asarray(np.array(each), model.dtype)
+            for name, each in given.items()
+            if each is not None
+        }
         total = len(rows) if weights is None else float(weights.sum(dtype=np.float64))
         self.decay = l2 / total
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
