@@ -438,6 +438,8 @@ def test_plateau_defaults_are_pytorchs(torch: Any) -> None:
         (lambda: OneCycle(0.1, start_divisor=0.5), "expected start_divisor of at least 1"),
         (lambda: OneCycle(0.1, final_divisor=0), "expected final_divisor of at least 1"),
         (lambda: ReduceOnPlateau(0.1, factor=1), r"ReduceOnPlateau: expected factor in \(0, 1\)"),
+        (lambda: ReduceOnPlateau(0.1, threshold=1), r"expected threshold in \[0, 1\), got 1"),
+        (lambda: ReduceOnPlateau(0.1, threshold=float("nan")), r"threshold in \[0, 1\), got nan"),
         (lambda: ReduceOnPlateau(0.1, patience=-1), "expected patience of at least 0, got -1"),
         (lambda: ReduceOnPlateau(0.1, cooldown=-1), "expected cooldown of at least 0, got -1"),
         (lambda: ReduceOnPlateau(0.1, min_lr=-1), "expected min_lr of at least 0, got -1"),

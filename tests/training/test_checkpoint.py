@@ -272,6 +272,14 @@ def test_a_run_that_early_stopping_ended_resumes_to_its_end(path: Path) -> None:
     assert len(fit(other, plateau(other), callbacks=[stopping()], **resumed)) > 9
 
 
+def test_early_stopping_by_another_column_begins_anew(path: Path) -> None:
+    settings = {"validation_data": VALIDATION}
+    other = wf.EarlyStopping("val_accuracy", patience=1)
+    fit(mlp(6, 8, 3), epochs=2, callbacks=[stopping(), wf.Checkpoint(path)], **settings)
+    history = fit(mlp(6, 8, 3), epochs=3, callbacks=[other], resume_from=path, **settings)
+    assert (other.best_epoch, other.best) == (3, history["val_accuracy"][-1])
+
+
 def test_early_stopping_may_join_or_leave_a_resumed_run(path: Path) -> None:
     fit(mlp(6, 8, 3), callbacks=[wf.Checkpoint(path), InterruptAt(9)])
     used = wf.EarlyStopping("loss")

@@ -294,7 +294,7 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
-    """lr, times factor whenever the loss has not fallen for more than `patience` epochs.
+    """lr, times factor whenever the loss has not fallen for more than `patience` reported epochs.
 
     The loss is the validation loss where there is one, else the training loss. It has fallen if it
     is below (1 - threshold) times the best so far.
@@ -306,11 +306,11 @@ class ReduceOnPlateau(Schedule):
     factor : float
         In (0, 1).
     patience : int
-        Epochs without a fall that are let pass.
+        Reported epochs without a fall that are let pass.
     threshold : float
-        Share by which the loss has to fall.
+        Share by which the loss has to fall, in [0, 1).
     cooldown : int
-        Epochs after a drop that do not count.
+        Reported epochs after a drop that do not count.
     min_lr : float
         The rate does not drop below it.
 
@@ -332,7 +332,7 @@ class ReduceOnPlateau(Schedule):
     is_by_epoch: ClassVar[bool] = True
     factor: float = ranged("in (0, 1)", 0.1)
     patience: int = ranged("of at least 0", 10)
-    threshold: float = 1e-4
+    threshold: float = ranged("in [0, 1)", 1e-4)
     cooldown: int = ranged("of at least 0", 0)
     min_lr: float = ranged("of at least 0", 0.0)
 

@@ -275,10 +275,13 @@ class EarlyStopping(Callback):
                 run.ops.assign(array, best[name])
 
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
-        numbers = {"best": self.best, "best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
+        numbers: Numbers = {"monitor": self.monitor, "best": self.best}
+        numbers |= {"best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
         return numbers, dict(self._best())
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
+        if numbers.get("monitor", self.monitor) != self.monitor:
+            numbers, arrays = {}, {}  # what was best by another column says nothing
         best = numbers.get("best")
         self.best = None if best is None else float(best)
         self.best_epoch, self.bad_epochs = (
