@@ -178,6 +178,16 @@ def test_ctrl_c_keeps_what_is_finished() -> None:
     assert_same_weights(found.models[0], alone({"lr": 0.1})[0])
 
 
+def test_the_record_of_an_interrupted_network_is_that_of_its_best_weights() -> None:
+    steps = -(-len(X) // 16)
+    callbacks = [wf.EarlyStopping("loss", min_delta=9.0), InterruptAt(2 * steps + 1)]
+    found = sweep({"lr": [0.1]}, callbacks=callbacks)
+    record, history = found.records[0], found.histories[0]
+    assert (record["status"], record["epochs"]) == ("interrupted", 2)
+    assert record["loss"] == history["loss"][0] > history["loss"][1]
+    assert_same_weights(found.models[0], alone({"lr": 0.1}, epochs=1)[0])
+
+
 def test_early_stopping_is_each_networks_own() -> None:
     stopping = wf.EarlyStopping("val_loss", patience=1)
     folds = 2

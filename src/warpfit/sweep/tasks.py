@@ -206,7 +206,7 @@ def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:
         outcome.status, outcome.message = _ending(history)
         if outcome.status == PAUSED:
             outcome.checkpoint = checkpoint.content
-    outcome.report = report_of_weights(history, callbacks, outcome.status)
+    outcome.report = report_of_weights(history, callbacks)
     outcome.score = task.score_of(model)
 
 
@@ -220,16 +220,14 @@ def _ending(history: History) -> tuple[str, str]:
     return known.get(history.stopped_by, (STOPPED, history.stopped_by))
 
 
-def report_of_weights(
-    history: History, callbacks: Sequence[Callback], status: str
-) -> EpochReport | None:
-    """Return the report of the epoch whose weights the model has: the best one's, if early stopping
-    brought it back.
+def report_of_weights(history: History, callbacks: Sequence[Callback]) -> EpochReport | None:
+    """Return the report of the epoch whose weights the model has after a run, one that Ctrl-C ended
+    as well: the best one's, if early stopping brought it back.
     """
     if not history.reports:
         return None
     stopping = next((c for c in callbacks if isinstance(c, EarlyStopping) and c.restore_best), None)
-    if stopping is None or status == INTERRUPTED:
+    if stopping is None:
         return history.reports[-1]
     return next((r for r in history.reports if r.epoch == stopping.best_epoch), history.reports[-1])
 

@@ -218,7 +218,7 @@ class TrainedTask:
             found.on_device = state.on_device
         if result.error is not None:
             self._write_back()
-            found.report = self._report_of_weights(result, DIVERGED)
+            found.report = self._report_of_weights(result)
             tell_diverged(found, result.error)
             return
         found.status = DONE
@@ -237,14 +237,14 @@ class TrainedTask:
         for callback in found.callbacks:
             callback.on_end(cast(Run, self.run))
         self._write_back()
-        found.report = self._report_of_weights(result, found.status)
+        found.report = self._report_of_weights(result)
         if self.task.scoring is not None:
             found.score = self.task.score_of(cast(Module, found.model))
 
-    def _report_of_weights(self, result: Trained, status: str) -> EpochReport | None:
+    def _report_of_weights(self, result: Trained) -> EpochReport | None:
         if self.run is None:
             return result.last or (self.before[-1] if self.before else None)
-        return report_of_weights(self.run.history, self.outcome.callbacks, status)
+        return report_of_weights(self.run.history, self.outcome.callbacks)
 
     def _write_back(self) -> None:
         """Let model and optimizer have what was trained, copied only when they are asked for."""
@@ -328,5 +328,5 @@ def interrupted(task: Task) -> Outcome:
         write_back(before.state, model, optimizer, before.loss)
         outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, before.callbacks
         outcome.history.reports[:] = before.reports
-        outcome.report = report_of_weights(outcome.history, before.callbacks, INTERRUPTED)
+        outcome.report = before.reports[-1]
     return outcome
