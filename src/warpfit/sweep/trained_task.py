@@ -27,7 +27,6 @@ from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import message_of
 from warpfit.sweep.preparing import weighed
 from warpfit.sweep.tasks import (
-    DIVERGED,
     DONE,
     INTERRUPTED,
     PAUSED,

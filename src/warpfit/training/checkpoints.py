@@ -54,9 +54,7 @@ def save_checkpoint(
     for slot, arrays in state.slots.items():
         named |= {f"slots/{slot}/{name}": array for name, array in arrays.items()}
     for idx, callback in enumerate(snapshot.callbacks):
-        named |= {
-            f"{OF_CALLBACKS}{idx}/{name}": array for name, array in callback.arrays.items()
-        }
+        named |= {f"{OF_CALLBACKS}{idx}/{name}": array for name, array in callback.arrays.items()}
     host = {name: ops.to_numpy(array) for name, array in named.items()}
     _check_numbers(path, host)
     host |= {f"losses/{report.epoch}": report.step_losses for report in snapshot.reports}
@@ -82,7 +80,7 @@ def save_checkpoint(
 
 
 def _check_numbers(path: PathLike, arrays: HostArrays) -> None:
-    """Raise ConfigError unless a file can hold arrays, which may be those of a callback of the user's."""
+    """Raise ConfigError unless a file can hold arrays, some of which users' callbacks keep."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise ConfigError(
