@@ -355,9 +355,13 @@ def test_an_array_that_no_file_can_hold(path: Path) -> None:
         (
             "callbacks/0/0.weight",
             (8, 6),
-            "expected best weights in the model's shapes, found others",
+            "expected best weights in the model's shapes and dtype, found others",
         ),
-        ("callbacks/0/other", (1,), "expected best weights in the model's shapes, found others"),
+        (
+            "callbacks/0/other",
+            (1,),
+            "expected best weights in the model's shapes and dtype, found others",
+        ),
         ("parameters/0.weight", (8, 6), "under parameters/ in the model's shapes, found others"),
         ("slots/first_moment/0.weight", (48,), "under slots/first_moment/ in the model's shapes"),
     ],
@@ -370,6 +374,15 @@ def test_arrays_of_other_shapes(name: str, shape: tuple[int, ...], match: str, p
     optimizer = adam(model)
     with unchanged(model, optimizer), pytest.raises(FileFormatError, match=match):
         fit(model, optimizer, callbacks=[stopping()], resume_from=path, **settings)
+
+
+def test_best_weights_of_another_dtype(path: Path) -> None:
+    settings = {"validation_data": VALIDATION}
+    fit(mlp(6, 3), epochs=2, callbacks=[stopping(), wf.Checkpoint(path)], **settings)
+    integers = {"callbacks/0/0.weight": np.zeros((6, 3), "i8")}
+    rewrite(path, lambda header, arrays: arrays.update(integers))
+    with pytest.raises(FileFormatError, match="in the model's shapes and dtype, found others"):
+        fit(mlp(6, 3), callbacks=[stopping()], resume_from=path, **settings)
 
 
 def test_a_callback_that_cannot_read_what_is_stored(path: Path) -> None:

@@ -212,10 +212,9 @@ class EarlyStopping(Callback):
         self._best_arrays, self._followed = self._best(), None
         if not run.history.reports:
             self.resume({}, {})
-        shapes = {name: array.shape for name, array in run.state.arrays.items()}
-        if self._best_arrays and shapes != {name: a.shape for name, a in self._best_arrays.items()}:
+        if self._best_arrays and _kinds(self._best_arrays) != _kinds(run.state.arrays):
             raise FileFormatError(
-                "EarlyStopping: expected best weights in the model's shapes, found others"
+                "EarlyStopping: expected best weights in the model's shapes and dtype, found others"
             )
 
     def on_epoch_end(self, run: Run) -> None:
@@ -289,6 +288,10 @@ class EarlyStopping(Callback):
             int(numbers.get("bad_epochs", 0)),
         )
         self._best_arrays, self._followed = dict(arrays), None
+
+
+def _kinds(arrays: Arrays) -> dict[str, tuple[Any, str]]:
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
 class Checkpoint(Callback):
