@@ -43,7 +43,8 @@ class Optimized:
     ----------
     best_model : Module or None
         The network of the best trial of this call, with folds that of its best fold; None if no
-        trial completed.
+        trial completed. Among equal values of a batch the lower loss decides, where
+        ``study.best_trial`` is the first.
     best_value : float or None
         What the study was told of that trial.
     best_number : int or None
