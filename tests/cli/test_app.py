@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,14 @@ def test_every_command_has_help(command: str) -> None:
     done = CliRunner().invoke(app, [command, "-h"])
     assert done.exit_code == 0
     assert "Usage" in done.output
+
+
+@pytest.mark.parametrize(
+    "command", app.registered_commands, ids=lambda each: each.callback.__name__
+)
+def test_what_a_command_does_is_one_line(command: Any) -> None:
+    """In the list of all commands Typer keeps line breaks of a docstring's first paragraph."""
+    assert "\n" not in inspect.getdoc(command.callback).partition("\n\n")[0]
 
 
 def test_no_arguments_show_the_help(invoke: Invoke) -> None:

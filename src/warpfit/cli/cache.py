@@ -20,7 +20,12 @@ OF_FORMS = ("hidden", "activation", "optimizer", "batch_size")
 def cache(
     context: typer.Context,
     action: Annotated[
-        str, typer.Argument(help=f"{', '.join(ACTIONS)}.", metavar="[ACTION]")
+        str,
+        typer.Argument(
+            metavar="[ACTION]",
+            help="show; clear, with what $WARPFIT_AUTOTUNE found; or build, for the usual networks "
+            "in one launch or the one that the options name.",
+        ),
     ] = "show",
     arch: Annotated[
         str | None,
@@ -35,10 +40,7 @@ def cache(
     ] = None,
     **_: Any,
 ) -> None:
-    """Show how many compiled kernels are kept, and where; or remove them, and what
-    $WARPFIT_AUTOTUNE found; or build those that train the usual networks in one launch, or the
-    network that the options name.
-    """
+    """Show how many compiled kernels are kept, and where; clear them, or build some ahead."""
     if action not in ACTIONS:
         raise ConfigError(f"expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, got {action!r}")
     named = {name: value for name, value in context.params.items() if value is not None}

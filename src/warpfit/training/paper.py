@@ -21,7 +21,7 @@ from warpfit.engines.launch_plan import (
     prepare_launch,
 )
 from warpfit.engines.scaling import AUTO, resolve_loss_scale
-from warpfit.errors import ConfigError, required
+from warpfit.errors import ConfigError, DeviceError, required
 from warpfit.training.evaluate import network_of
 from warpfit.training.on_cards import OnCards, expected_on_cards
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
@@ -161,6 +161,8 @@ def kernels_on_paper(
     ------
     ConfigError
         As `plan_on_paper`, if none of them can; if no card has the architecture.
+    DeviceError
+        If there is no GPU, and no architecture was named.
     """
     cards = _cards_of(arch)
     found: dict[Kernel, None] = {}
@@ -191,7 +193,10 @@ def _cards_of(arch: str | None) -> list[Any]:
     from warpfit.backends.cuda.cards import CARDS
 
     if arch is None:
-        return [_device_and_card("cuda", None)[1]]
+        try:
+            return [_device_and_card("cuda", None)[1]]
+        except DeviceError as error:
+            raise DeviceError(f"{error}; --arch names one that need not be here") from error
     found = [card for card in CARDS.values() if arch in (card.arch, card.arch.rstrip("a"))]
     if not found:
         known = dict.fromkeys(card.arch.rstrip("a") for card in CARDS.values())
