@@ -38,12 +38,21 @@ class Suite:
         Whether all of it does.
     packages : tuple of str
         What it imports beyond the package's own requirements.
+    on_cpu : str
+        The option, with its value, by which one that needs a GPU can do without.
     """
 
     script: str
     measures: str
     needs_gpu: bool = True
     packages: tuple[str, ...] = ()
+    on_cpu: str = ""
+
+    def devices(self) -> str:
+        """Return in words where it can measure, if not on a GPU only."""
+        if not self.needs_gpu:
+            return " (with or without a GPU)"
+        return f" (without a GPU: {self.on_cpu})" if self.on_cpu else ""
 
 
 SUITES = {
@@ -71,14 +80,14 @@ SUITES = {
     "scaling": Suite(
         "scaling",
         "one network, and a sweep, on several cards, beside PyTorch's DistributedDataParallel",
-        needs_gpu=False,
+        on_cpu="--devices cpu,cpu",
     ),
     "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
     "optuna": Suite(
         "optuna_trials",
         "a thousand trials of Optuna's by batches, beside one after the other",
-        needs_gpu=False,
         packages=("optuna",),
+        on_cpu="--device cpu",
     ),
     "ladder": Suite("ladder", "every rung of `warpfit ladder`, beside the peers", needs_gpu=False),
     "curves": Suite("curves", "the networks of `warpfit train` in full, beside NumPy's loss curve"),
@@ -98,7 +107,7 @@ SUITES = {
         packages=("torch",),
     ),
     "mnist-fast": Suite(
-        "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", needs_gpu=False
+        "mnist_fast", "99 % on MNIST in an epoch, and 30 seeds at once", on_cpu="--device cpu"
     ),
     "airbench": Suite("airbench", "steps of airbench94, beside PyTorch's"),
     "levels": Suite("levels", "what each step to the fastest product gains", packages=("torch",)),
@@ -135,24 +144,23 @@ TOOLS = {
 
 def listing() -> str:
     """Return the suites and tools in lines."""
-    lines = [
-        (name, suite.measures + ("" if suite.needs_gpu else " (with or without a GPU)"))
-        for name, suite in SUITES.items()
-    ]
+    lines = [(name, suite.measures + suite.devices()) for name, suite in SUITES.items()]
     width = max(len(name) for name in (*SUITES, *TOOLS))
     return "\n".join(f"{name:<{width}}  {what}" for name, what in (*lines, *TOOLS.items()))
 
 
-def check_can_run(name: str, suite: Suite, *, only_help: bool) -> None:
+def check_can_run(name: str, suite: Suite, arguments: list[str]) -> None:
     """Raise ConfigError or DeviceError if something is missing that the suite needs."""
     missing = [package for package in suite.packages if find_spec(package) is None]
     if missing:
         raise ConfigError(f"bench {name} needs {' and '.join(missing)}, which is not installed")
-    if suite.needs_gpu and not only_help:
+    needing_none = {"-h", "--help", *suite.on_cpu.split()[:1]}
+    if suite.needs_gpu and needing_none.isdisjoint(each.partition("=")[0] for each in arguments):
         from warpfit.backends.cuda.runtime import why_unavailable
 
         if reason := why_unavailable():
-            raise DeviceError(f"bench {name} needs an NVIDIA GPU: {reason}")
+            instead = f", or {suite.on_cpu}" if suite.on_cpu else ""
+            raise DeviceError(f"bench {name} needs an NVIDIA GPU{instead}: {reason}")
 
 
 def results_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
@@ -169,8 +177,8 @@ def results_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
 
 def run_suite(name: str, arguments: list[str]) -> int:
     """Run a suite in a process of its own, and return its exit code."""
-    suite, only_help = SUITES[name], bool({"-h", "--help"} & set(arguments))
-    check_can_run(name, suite, only_help=only_help)
+    suite = SUITES[name]
+    check_can_run(name, suite, arguments)
     arguments, folder = results_folder(arguments)
     environment = (
         dict(os.environ) if folder is None else {**os.environ, RESULTS_VARIABLE: str(folder)}

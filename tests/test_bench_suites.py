@@ -122,11 +122,27 @@ def test_what_a_suite_lacks_is_told(scripts: Any, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(
         ConfigError, match="bench gemm needs no_such_package, which is not installed"
     ):
-        suite.check_can_run("gemm", wanting, only_help=False)
+        suite.check_can_run("gemm", wanting, [])
     monkeypatch.setattr("warpfit.backends.cuda.runtime.why_unavailable", lambda: "no driver")
     with pytest.raises(DeviceError, match="bench ops needs an NVIDIA GPU: no driver"):
-        suite.check_can_run("ops", suite.SUITES["ops"], only_help=False)
-    suite.check_can_run("ops", suite.SUITES["ops"], only_help=True)
+        suite.check_can_run("ops", suite.SUITES["ops"], [])
+    suite.check_can_run("ops", suite.SUITES["ops"], ["--help"])
+
+
+def test_a_suite_that_a_cpu_may_be_asked_for(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = scripts("suite")
+    monkeypatch.setattr("warpfit.backends.cuda.runtime.why_unavailable", lambda: "no driver")
+    found = {name: each for name, each in suite.SUITES.items() if each.on_cpu}
+    assert set(found) == {"scaling", "optuna", "mnist-fast"}
+    for name, each in found.items():
+        option, value = each.on_cpu.split()
+        assert f'"{option}"' in (ROOT / "benchmarks" / f"{each.script}.py").read_text("utf-8")
+        suite.check_can_run(name, each, [option, value])
+        suite.check_can_run(name, each, [f"{option}={value}"])
+        with pytest.raises(DeviceError, match=f"needs an NVIDIA GPU, or {option} cpu.*: no driver"):
+            suite.check_can_run(name, each, ["--rows", "1"])
+    assert "at once (without a GPU: --device cpu)" in suite.listing()
+    assert "copy on the device\n" in suite.listing()
 
 
 def test_results_go_where_they_are_told(scripts: Any, tmp_path: Path) -> None:
