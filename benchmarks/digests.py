@@ -58,7 +58,9 @@ def engines(results: Results) -> str:
         many = layerwise["mlp"][str(batch)]["float16"]["median"]
         rows.append([str(batch), f"{one:.2f}", f"{many:.0f}", f"**{many / one:.0f}**"])
     header = ["784-256-10, batch", "one_launch, float16, µs a step", "layerwise, float16", "ratio"]
-    return _table(header, rows) + _card(results) + _card(layerwise)
+    return (
+        _table(header, rows) + _card(results, "`one_launch`: ") + _card(layerwise, "`layerwise`: ")
+    )
 
 
 def batch_sizes(results: Results) -> str:
@@ -78,7 +80,8 @@ def batch_sizes(results: Results) -> str:
         cells += [_epoch(us, steps) for us in (one, many, numpy)]
         rows.append([str(batch), *cells])
     header = ["batch", "steps", "µs a step", "ns a row", "epoch, one_launch", "layerwise", "NumPy"]
-    return _table(header, rows) + _card(results) + _card(layerwise)
+    others = _card(layerwise, "`layerwise` and NumPy: ")
+    return _table(header, rows) + _card(results, "`one_launch`: ") + others
 
 
 # Programs that train as many trees as they are told, with their makers' spelling.
@@ -317,11 +320,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def _card(results: Results) -> str:
-    """Return where results come from, in short: the file has the rest."""
+def _card(results: Results, whose: str = "") -> str:
+    """Return where results come from, in short: the file has the rest. `whose` says of which."""
     environment = results["environment"]
     machine = (
         environment.get("gpu")
         or f"{environment['cores']} cores of an {environment['cpu']} (shared machine)"
     )
-    return f"\n{machine}, commit {environment['commit'][:12]}, {environment['date']}.\n"
+    return f"\n{whose}{machine}, commit {environment['commit'][:12]}, {environment['date']}.\n"
