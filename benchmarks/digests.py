@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness import RESULTS
+from harness import RESULTS, as_table
 from one_launch import PEERS as ONE_LAUNCH_PEERS
 from one_launch import elsewhere
 from scaling_pages import most_of, step_on
@@ -44,7 +44,7 @@ def widths_short(results: Results) -> str:
         "PyTorch compile + CUDA graph",
         "speedup",
     ]
-    return _table(header, rows) + _card(results).rstrip() + elsewhere(results, "h=") + "\n"
+    return as_table(header, rows) + _card(results).rstrip() + elsewhere(results, "h=") + "\n"
 
 
 def engines(results: Results) -> str:
@@ -59,7 +59,9 @@ def engines(results: Results) -> str:
         rows.append([str(batch), f"{one:.2f}", f"{many:.0f}", f"**{many / one:.0f}**"])
     header = ["784-256-10, batch", "one_launch, float16, µs a step", "layerwise, float16", "ratio"]
     return (
-        _table(header, rows) + _card(results, "`one_launch`: ") + _card(layerwise, "`layerwise`: ")
+        as_table(header, rows)
+        + _card(results, "`one_launch`: ")
+        + _card(layerwise, "`layerwise`: ")
     )
 
 
@@ -81,7 +83,7 @@ def batch_sizes(results: Results) -> str:
         rows.append([str(batch), *cells])
     header = ["batch", "steps", "µs a step", "ns a row", "epoch, one_launch", "layerwise", "NumPy"]
     others = _card(layerwise, "`layerwise` and NumPy: ")
-    return _table(header, rows) + _card(results, "`one_launch`: ") + others
+    return as_table(header, rows) + _card(results, "`one_launch`: ") + others
 
 
 # Programs that train as many trees as they are told, with their makers' spelling.
@@ -111,7 +113,7 @@ def how_fast(results: Results) -> str:
     of_rows = [results, widths, sweep, estimators["parts"]["gpu"], tables, scaling, prompt]
     days = sorted({file["environment"]["date"].split()[0] for file in of_rows})
     cards = " and ".join(sorted({file["environment"]["gpu"] for file in of_rows}))
-    return _table(header, rows) + f"\n{cards}, {days[0]} to {days[-1]}; medians.\n"
+    return as_table(header, rows) + f"\n{cards}, {days[0]} to {days[-1]}; medians.\n"
 
 
 def _a_step(title: str, row: Results, peers: Results) -> list[str]:
@@ -260,7 +262,7 @@ def one_epoch(results: Results) -> str:
         "one_launch, float16",
         "NumPy over one_launch",
     ]
-    return _table(header, rows)
+    return as_table(header, rows)
 
 
 def notebook(results: Results) -> str:
@@ -292,7 +294,7 @@ def notebook(results: Results) -> str:
             "the first time",
             "picture",
         ]
-        text += ("\n" if text else "") + _table(header, rows) + _card(part)
+        text += ("\n" if text else "") + as_table(header, rows) + _card(part)
     return text
 
 
@@ -313,11 +315,6 @@ def _median(row: Results, program: str | None) -> str:
 
 def _other(name: str) -> Results:
     return dict(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def _card(results: Results, whose: str = "") -> str:

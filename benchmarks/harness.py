@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -127,6 +127,12 @@ def run_command(main: Callable[[], Any]) -> None:
 def spread(values: list[float]) -> dict[str, float]:
     """Return median, least and largest of some measurements."""
     return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def as_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return the lines of a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def run_worker(script: str, *arguments: str) -> dict[str, Any]:

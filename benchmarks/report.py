@@ -24,7 +24,7 @@ from cnn import LABELS as CNN_LABELS
 from cnn import STEP_LABELS
 from digests import batch_sizes, engines, how_fast, notebook, one_epoch, widths_short
 from engine_curves import largest_difference
-from harness import RESULTS, ROOT, Options, run_command
+from harness import RESULTS, ROOT, Options, as_table, run_command
 from hops import rows_of_chains, rows_of_hops
 from one_launch import PEERS, USUAL_PEERS, elsewhere, network_of
 from optuna_trials import table as optuna_trials
@@ -43,11 +43,6 @@ PAGES = (
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def _source(results: Results) -> str:
@@ -88,7 +83,7 @@ def cpu_epoch(results: Results) -> str:
         "spread",
         "warpfit's peak memory",
     ]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 INITS = ("kaiming_uniform", "lecun_uniform", "default")
@@ -114,7 +109,9 @@ def accuracy_gap(results: Results) -> str:
             run = results["other_inits"][f"{reduction} {init}"]
             losses = ", ".join(f"{run['losses'][int(epoch) - 1]:.4f} ({epoch})" for epoch in epochs)
             rows.append([f"the same in float32, {init} initial values", losses, _percent(run)])
-    return _table(["run", "training loss (after epoch)", "test accuracy"], rows) + _source(results)
+    return as_table(["run", "training loss (after epoch)", "test accuracy"], rows) + _source(
+        results
+    )
 
 
 def _percent(run: Results) -> str:
@@ -147,7 +144,7 @@ def layerwise(results: Results) -> str:
         "ratio",
     ]
     header += ["epoch, CUDA", "epoch, NumPy"]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def _epochs(row: Results) -> list[str]:
@@ -168,7 +165,7 @@ def layerwise_cnn(results: Results) -> str:
         "torch_eager": "PyTorch eager",
     }
     rows = [[name, _us(results["cnn"][key])] for key, name in names.items()]
-    return _table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _source(results)
+    return as_table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _source(results)
 
 
 def first_step(results: Results) -> str:
@@ -182,7 +179,7 @@ def first_step(results: Results) -> str:
         ]
         for key, name in names.items()
     ]
-    return _table(
+    return as_table(
         ["kernel cache", "from the call of fit to the first trained step", "spread"], rows
     ) + _source(results)
 
@@ -197,7 +194,7 @@ def gemm(results: Results) -> str:
     dtypes = list(dict.fromkeys(row["dtype"] for row in results["rows"]))
     note = "Time, rate, and cuBLAS's time over ours. TN: A stored (k, m). NT: B stored (n, k).\n\n"
     table = [[shape, *(cells.get(dtype, "-") for dtype in dtypes)] for shape, cells in rows.items()]
-    return note + _table(["m x n x k", *dtypes], table) + _source(results)
+    return note + as_table(["m x n x k", *dtypes], table) + _source(results)
 
 
 def bandwidth(results: Results) -> str:
@@ -210,7 +207,9 @@ def bandwidth(results: Results) -> str:
         "read and written.\n\n"
     )
     return (
-        note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _source(results)
+        note
+        + as_table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows)
+        + _source(results)
     )
 
 
@@ -246,7 +245,7 @@ def curves(results: Results) -> str:
         "training time",
         "largest distance from NumPy's loss, means of 50 steps",
     ]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def one_launch(results: Results) -> str:
@@ -273,7 +272,9 @@ def one_launch(results: Results) -> str:
         "which",
     ]
     header += ["speedup", "PyTorch eager, µs a step"]
-    text = _table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
+    text = (
+        as_table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
+    )
     text += _sources(results)
     if "curves" in results:
         text += "\n![Microseconds a step over batch and hidden width](images/one_launch.png)\n"
@@ -312,7 +313,7 @@ def widths(results: Results) -> str:
         rows.append([network_of(row), str(row["batch"]), *cells])
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
     header += ["best peer, µs a step", "which", "speedup"]
-    return _table(header, rows) + _sources(results)
+    return as_table(header, rows) + _sources(results)
 
 
 def levels(results: Results) -> str:
@@ -328,7 +329,7 @@ def levels(results: Results) -> str:
     rows.append(["cuBLAS, bfloat16", "", f"{cublas['us']:.0f}", f"{cublas['tflops']:.1f}", "-"])
     size = results["size"]
     header = [f"{size} x {size} x {size}", "kernel", "µs", "TFLOP/s", "gain over the line above"]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def cnn(results: Results) -> str:
@@ -338,7 +339,7 @@ def cnn(results: Results) -> str:
         for batch, row in results["rows"].items()
     ]
     header = ["batch", *(f"{label}, µs a step" for label in STEP_LABELS.values()), "our engine"]
-    text = _table(header, rows)
+    text = as_table(header, rows)
     for name, found in results["accuracy"].items():
         label = "warpfit, float16" if name.startswith("warpfit") else "PyTorch eager, float32"
         values = ", ".join(f"{accuracy:.2%}" for accuracy in found)
@@ -366,7 +367,9 @@ def cnn_residual(results: Results) -> str:
         ratio = f"**{us[theirs] / us[ours]:.2f}**"
         cells = [name, str(row["batch"]), *(_quick(row, key) for key in (ours, theirs)), ratio]
         header = ["network", "batch", *(f"{CNN_LABELS[key]}, µs a step" for key in (ours, theirs))]
-        text += _table([*header, "speedup"], [cells]) + _source(_part_of_cnn(results, part)) + "\n"
+        text += (
+            as_table([*header, "speedup"], [cells]) + _source(_part_of_cnn(results, part)) + "\n"
+        )
     return text.removesuffix("\n")
 
 
@@ -381,7 +384,7 @@ def cnn_lenet(results: Results) -> str:
         ratio = f"**{theirs / ours:.1f}**"
         rows.append([batch, *(_quick(row, name) for name in names), ratio])
     header = ["batch", *(f"{CNN_LABELS[name]}, µs a step" for name in names), "speedup"]
-    return _table(header, rows) + _source(_part_of_cnn(results, "lenet"))
+    return as_table(header, rows) + _source(_part_of_cnn(results, "lenet"))
 
 
 def airbench(results: Results) -> str:
@@ -397,7 +400,7 @@ def airbench(results: Results) -> str:
         for key in us
     ]
     header = ["airbench94, 2,000 images a step", "µs a step", "speedup"]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def cnn_convolutions(results: Results) -> str:
@@ -417,7 +420,7 @@ def cnn_convolutions(results: Results) -> str:
         for idx, (name, found) in enumerate(row["passes"].items())
     ]
     header = ["images, kernel", "pass", "warpfit", "cuDNN", "speedup", "at least"]
-    return _table(header, rows) + _source(_part_of_cnn(results, "convolutions"))
+    return as_table(header, rows) + _source(_part_of_cnn(results, "convolutions"))
 
 
 def mnist_fast(results: Results) -> str:
@@ -433,7 +436,7 @@ def mnist_fast(results: Results) -> str:
         ["of it the epoch", _ms([run["epoch_s"] for run in runs])],
         *([[many, _ms([turn["s"] for turn in turns])]] if turns else []),
     ]
-    return _table([f"{len(runs)} seeds, {runs[0]['precision']}", ""], rows) + _source(results)
+    return as_table([f"{len(runs)} seeds, {runs[0]['precision']}", ""], rows) + _source(results)
 
 
 def _ms(seconds: list[float]) -> str:
@@ -463,7 +466,7 @@ def engine_curves(results: Results) -> str:
     ]
     largest, run, network = largest_difference(results)
     note = f"\nThe largest distance of ours is {largest:.2g}: {run}, {network}.\n"
-    return _table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
+    return as_table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
 
 
 def train(results: Results) -> str:
@@ -496,7 +499,7 @@ def train(results: Results) -> str:
         "epoch",
         "rows a second",
     ]
-    text = _table([*header, "first call"], rows) + _source(results)
+    text = as_table([*header, "first call"], rows) + _source(results)
     return text + "\n![µs a step and rows a second over the batch](images/train.png)\n"
 
 
@@ -535,7 +538,7 @@ def report_run(results: Results) -> str:
         "sum over the batch",
     ]
     note = f"\nGoal: {LEAST_SPEED} times NumPy on the same machine.\n"
-    text = _table(header, rows) + note + _source(results)
+    text = as_table(header, rows) + note + _source(results)
     return text + "\n![Seconds an epoch](images/report_run.png)\n"
 
 
@@ -550,7 +553,7 @@ def counters(results: Results) -> str:
         for counter in found
     ]
     launched = ["launched by", *(case["what"] for case in cases.values())]
-    text = _table(["", *(f"`{name}`" for name in cases)], [launched, *rows]) if cases else ""
+    text = as_table(["", *(f"`{name}`" for name in cases)], [launched, *rows]) if cases else ""
     for name, case in results["cases"].items():
         if "reason" in case:
             text += f"\nNot counted, `{name}` ({case['what']}): {case['reason']}\n"
@@ -649,7 +652,7 @@ def one_launch_peers(results: Results) -> str:
         "µs a step (least to largest) in the quickest precision, and what the first "
         "call takes longer.\n\n"
     )
-    return note + _table(header, rows) + _sources(results)
+    return note + as_table(header, rows) + _sources(results)
 
 
 def launch_costs(results: Results) -> str:
@@ -666,17 +669,17 @@ def launch_costs(results: Results) -> str:
         for row in results["rows"]
     ]
     header = ["network, optimizer, batch", "µs a step", "expected", "ratio", "laid out as"]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def hops(results: Results) -> str:
     """Return the table of what messages, barriers and fences take."""
-    return _table(*rows_of_hops(results)) + _source(results)
+    return as_table(*rows_of_hops(results)) + _source(results)
 
 
 def hops_chains(results: Results) -> str:
     """Return the table of each network's chain of waits beside its step."""
-    return _table(*rows_of_chains(results)) + _source(results)
+    return as_table(*rows_of_chains(results)) + _source(results)
 
 
 def scaling(results: Results) -> str:
@@ -686,12 +689,12 @@ def scaling(results: Results) -> str:
     sources = [
         f"\n{count} GPUs: {_source(part['fast']).lstrip()}" for count, part in parts_of(results)
     ]
-    return _table(*rows_of_networks(results)) + "".join(sources) + picture
+    return as_table(*rows_of_networks(results)) + "".join(sources) + picture
 
 
 def scaling_launch(results: Results) -> str:
     """Return the table of small networks that one launch trains on several GPUs."""
-    return _table(*rows_of_launches(results)) + _source(results["2 devices"]["launch"])
+    return as_table(*rows_of_launches(results)) + _source(results["2 devices"]["launch"])
 
 
 def streaming(results: Results) -> str:
@@ -706,7 +709,7 @@ def streaming(results: Results) -> str:
         for row in results["rows"]
     ]
     header = ["network, x", "batch", "µs a step, x on the device", "x on the host", "GB/s"]
-    return _table(header, rows) + _source(results)
+    return as_table(header, rows) + _source(results)
 
 
 def prompt(results: Results) -> str:
@@ -740,7 +743,7 @@ def prompt(results: Results) -> str:
         f"{accuracy['min']:.2%} to {accuracy['max']:.2%} on the test set. Medians of "
         f"{results['rounds']} processes (least to largest).\n"
     )
-    return _table(header, rows) + note + _source(results)
+    return as_table(header, rows) + note + _source(results)
 
 
 def _seconds(measured: Results) -> str:
@@ -794,7 +797,7 @@ def _estimators(
             note += (
                 f" Of scikit-learn's {all_of_them} epochs {few} were measured, the time multiplied."
             )
-        text += ("\n" if text else "") + _table(header, rows) + note + "\n" + _source(part)
+        text += ("\n" if text else "") + as_table(header, rows) + note + "\n" + _source(part)
     return text
 
 
@@ -822,7 +825,7 @@ def _fit_stages(part: Results) -> str:
         [stage, *(f"{row['stages'][stage]['median'] * 1e3:.1f} ms" for row in cases.values())]
         for stage in next(iter(cases.values()))["stages"]
     ]
-    return "\n" + _table(["a fit of ours, under clocks", *cases], rows)
+    return "\n" + as_table(["a fit of ours, under clocks", *cases], rows)
 
 
 def estimator_scores(results: Results) -> str:
@@ -852,7 +855,7 @@ def estimator_scores(results: Results) -> str:
             "p, Wilcoxon",
             f"p, {measured['bound']:g} or more",
         ]
-        text += ("\n" if text else "") + _table(header, rows) + _source(measured)
+        text += ("\n" if text else "") + as_table(header, rows) + _source(measured)
     return text
 
 
@@ -899,7 +902,7 @@ def ladder(results: Results) -> str:
         about += (
             f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
         )
-        text += ("\n" if text else "") + about + _table(header, rows) + f"\n{said}"
+        text += ("\n" if text else "") + about + as_table(header, rows) + f"\n{said}"
     return text + _source(results)
 
 
@@ -931,7 +934,7 @@ def sweep(results: Results) -> str:
         "bfloat16",
     ]
     header += ["floor: tensor cores", "best peer", "which", "speedup"]
-    text = _table(header, rows) if rows else ""
+    text = as_table(header, rows) if rows else ""
     if "search" in results:
         text += ("\n" if text else "") + _search(results["search"])
     text += _sources(results)
@@ -992,24 +995,24 @@ def _search(measured: Results) -> str:
         f"{measured['candidates']} candidates × {measured['folds']} folds, "
         f"{measured['epochs']} epochs each"
     )
-    return _table([title, "seconds", ""], rows)
+    return as_table([title, "seconds", ""], rows)
 
 
 def tables(results: Results) -> str:
     """Return times and errors of programs on tables, and how the times compare."""
-    programs = _table(*rows_of_programs(results))
-    text = f"{programs}\n{_table(*rows_of_ratios(results))}{_source(results).rstrip()}"
+    programs = as_table(*rows_of_programs(results))
+    text = f"{programs}\n{as_table(*rows_of_ratios(results))}{_source(results).rstrip()}"
     return f"{text} That is the last fit's; others are of other days and H200s.\n"
 
 
 def tables_equal(results: Results) -> str:
     """Return how equally good networks of two programs are."""
-    return _table(*rows_of_pairs(results))
+    return as_table(*rows_of_pairs(results))
 
 
 def tables_variants(results: Results) -> str:
     """Return what RealMLP's parts are worth, and its precisions."""
-    return _table(*rows_of_variants(results))
+    return as_table(*rows_of_variants(results))
 
 
 # By the name of a table, or by the name of its results file where they differ.

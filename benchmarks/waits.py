@@ -38,6 +38,7 @@ import numpy as np
 from harness import (
     ROOT,
     Options,
+    as_table,
     caches_in,
     environment,
     names,
@@ -329,8 +330,7 @@ def lines_of(rows: dict[str, Any]) -> Iterator[list[str]]:
 def table(results: dict[str, Any]) -> str:
     """Return the table of docs, with the machine of each row's last measurement."""
     rows = results["rows"]
-    lines = [HEADER, ["---"] * len(HEADER), *lines_of(rows)]
-    text = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+    text = as_table(HEADER, lines_of(rows))
     machines: dict[str, list[str]] = {}
     measured = {
         name: row for name, row in rows.items() if any(map(_has_figures, row["programs"].values()))

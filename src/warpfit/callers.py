@@ -26,11 +26,11 @@ def user_line() -> str:
 def _level_of_user() -> int:
     """Return how many frames above the asking function the user's lies; if none, the outermost."""
     frame, level = sys._getframe(1), 0
-    while frame.f_back is not None and _module(frame).partition(".")[0] in BETWEEN:
+    while frame.f_back is not None and module_of(frame).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _module(frame: FrameType) -> str:
+def module_of(frame: FrameType) -> str:
     """Return the name of the module whose code a frame runs."""
     return str(frame.f_globals.get("__name__", ""))

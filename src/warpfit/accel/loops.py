@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from warpfit.accel.perceptrons import is_perceptron
+from warpfit.callers import module_of
 
 # What a loop calls, and the module and function of ours that do the whole loop.
 FITTED_AND_SCORED = ("warpfit.accel.together", "fit_and_score")
@@ -75,12 +76,8 @@ def _caller(frame: FrameType) -> str:
     if (estimator := frame.f_locals.get("self")) is not None:
         return type(estimator).__name__
     name, above = frame.f_code.co_name, frame.f_back
-    while above is not None and _module(above).startswith("sklearn."):
-        if _module(above) == VALIDATION:
+    while above is not None and module_of(above).startswith("sklearn."):
+        if module_of(above) == VALIDATION:
             name = above.f_code.co_name
         above = above.f_back
     return name
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))

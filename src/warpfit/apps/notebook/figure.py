@@ -181,9 +181,9 @@ def _draw_weights(figure: Any, run: DemoRun) -> None:
     axes.axis("off")
 
 
-def _mosaic(images: Array, columns: int = 8) -> Array:
+def _mosaic(images: Array) -> Array:
     """Return images side by side, each scaled by its largest magnitude; NaN is between them."""
-    columns = min(columns, len(images)) if len(images) != 10 else 5
+    columns = 5 if len(images) == 10 else min(8, len(images))
     rows, side = -(-len(images) // columns), images.shape[1]
     gap = max(1, side // 14)
     pitch = side + gap

@@ -13,6 +13,7 @@ from warpfit.backends.cuda.conv_depthwise import Grouped, Strips
 from warpfit.backends.cuda.conv_grouped_mma import GroupTile, GroupTileOps
 from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.grouped import (
+    Pairs,
     backward_input_by_group,
     backward_weight_by_group,
     forward_by_group,
@@ -48,7 +49,7 @@ class GroupedOps(GroupTileOps):
         x: Array,
         w: Array,
         b: Array | None,
-        pairs: tuple[Pair, Pair, Pair],
+        pairs: Pairs,
         groups: int,
         activation: Activation,
     ) -> tuple[Array, Array | None] | None:
@@ -62,7 +63,7 @@ class GroupedOps(GroupTileOps):
         if how is None and _is_product(w.shape, groups, x.itemsize):
             return None
         if how is None and _is_wide(w.shape, groups):
-            return forward_by_group(self, x, w, b, groups, activation, **_named(pairs))
+            return forward_by_group(self, x, w, b, pairs, groups, activation)
         y = self.empty((x.shape[0], *counts, w.shape[3]), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         if isinstance(how, Strips):
@@ -78,7 +79,7 @@ class GroupedOps(GroupTileOps):
         return y, z
 
     def grouped_backward_input(
-        self, dz: Array, w: Array, x_shape: Shape, pairs: tuple[Pair, Pair, Pair], groups: int
+        self, dz: Array, w: Array, x_shape: Shape, pairs: Pairs, groups: int
     ) -> Array | None:
         """Return dx."""
         op = "conv2d_backward_input"
@@ -89,7 +90,7 @@ class GroupedOps(GroupTileOps):
         if how is None and _is_product(w.shape, groups, dz.itemsize):
             return None
         if how is None and _is_wide(w.shape, groups):
-            return backward_input_by_group(self, dz, w, x_shape, groups, **_named(pairs))
+            return backward_input_by_group(self, dz, w, x_shape, pairs, groups)
         dx = self.empty(x_shape, dz.dtype)
         if isinstance(how, Strips):
             self.convolve_strips(shape, how, dz, w, dx)
@@ -106,7 +107,7 @@ class GroupedOps(GroupTileOps):
         dz: Array,
         x: Array,
         kernel_size: Pair,
-        pairs: tuple[Pair, Pair, Pair],
+        pairs: Pairs,
         groups: int,
         needs_db: bool,
     ) -> tuple[Array, Array | None] | None:
@@ -126,10 +127,7 @@ class GroupedOps(GroupTileOps):
         elif how is not None:
             partials = self.gradients_of_tiles(shape, how, dz, x)
         elif _is_wide(w_shape, groups):
-            named = _named(pairs)
-            return backward_weight_by_group(
-                self, dz, x, kernel_size, groups, needs_db=needs_db, **named
-            )
+            return backward_weight_by_group(self, dz, x, kernel_size, pairs, groups, needs_db)
         else:
             sizes = _sizes(x.shape, w_shape, counts, pairs, groups)
             partials = self._any_gradients(dz, x, w_shape, sizes)
@@ -161,21 +159,15 @@ class GroupedOps(GroupTileOps):
         return of(shape, *operands)
 
 
-def _grouped(
-    operand: Array, read: Shape, made: Shape, w_shape: Shape, pairs: tuple[Pair, Pair, Pair]
-) -> Grouped:
+def _grouped(operand: Array, read: Shape, made: Shape, w_shape: Shape, pairs: Pairs) -> Grouped:
     kernel, of_result = (w_shape[0], w_shape[1]), (made[0], made[1])
     stride, padding, dilation = ((int(h), int(w)) for h, w in pairs)  # lists, perhaps
     dtype, group = operand.dtype.name, w_shape[2]
     return Grouped(dtype, group, read, of_result, kernel, stride, padding, dilation)
 
 
-def _named(pairs: tuple[Pair, Pair, Pair]) -> dict[str, Pair]:
-    return dict(zip(("stride", "padding", "dilation"), pairs, strict=True))
-
-
 def _sizes(
-    x_shape: Shape, w_shape: Shape, counts: Pair, pairs: tuple[Pair, Pair, Pair], groups: int
+    x_shape: Shape, w_shape: Shape, counts: Pair, pairs: Pairs, groups: int
 ) -> tuple[int, ...]:
     """Return what all kernels take last."""
     of_images = (*x_shape[1:3], *counts, *w_shape[:2], *chain(*pairs))

@@ -8,15 +8,13 @@ import numpy as np
 
 from warpfit.backends.base import Activation, Array, Pair
 from warpfit.backends.grouped import (
+    Pairs,
     backward_input_by_group,
     backward_weight_by_group,
     forward_by_group,
 )
 from warpfit.backends.numpy.norm import sum_rows
 from warpfit.backends.numpy.windows import taps
-
-# The stride, padding and dilation of windows.
-Pairs = tuple[Pair, Pair, Pair]
 
 
 def forward_in_groups(
@@ -31,7 +29,7 @@ def forward_in_groups(
 ) -> tuple[Array, Array | None]:
     """Return what `conv2d_forward` does."""
     if not _is_depthwise(w.shape, groups):
-        return forward_by_group(ops, x, w, b, groups, activation, **_named(pairs))
+        return forward_by_group(ops, x, w, b, pairs, groups, activation)
     z = ops.empty((len(x), *num_windows, x.shape[3]), x.dtype)
     z[...] = 0 if b is None else b
     for weights, (of_windows, of_pixels) in _taps(x.shape, w, num_windows, pairs):
@@ -45,7 +43,7 @@ def backward_input_in_groups(
 ) -> Array:
     """Return dx of shape `x_shape`."""
     if not _is_depthwise(w.shape, groups):
-        return backward_input_by_group(ops, dz, w, x_shape, groups, **_named(pairs))
+        return backward_input_by_group(ops, dz, w, x_shape, pairs, groups)
     dx = ops.empty(x_shape, dz.dtype)
     dx.fill(0)
     for weights, (of_windows, of_pixels) in _taps(x_shape, w, dz.shape[1:3], pairs):
@@ -64,8 +62,8 @@ def backward_weight_in_groups(
 ) -> tuple[Array, Array | None]:
     """Return dw of shape `w_shape`, and db."""
     if not _is_depthwise(w_shape, groups):
-        kernel, named = (w_shape[0], w_shape[1]), _named(pairs)
-        return backward_weight_by_group(ops, dz, x, kernel, groups, needs_db=needs_db, **named)
+        kernel = (w_shape[0], w_shape[1])
+        return backward_weight_by_group(ops, dz, x, kernel, pairs, groups, needs_db)
     dw = ops.empty(w_shape, x.dtype)
     for own, (of_windows, of_pixels) in _taps(x.shape, dw, dz.shape[1:3], pairs):
         own[...] = sum_rows(dz[of_windows] * x[of_pixels])
@@ -75,10 +73,6 @@ def backward_weight_in_groups(
 def _is_depthwise(w_shape: tuple[int, ...], groups: int) -> bool:
     """Whether groups have one channel and one output each."""
     return w_shape[2] == 1 and w_shape[3] == groups
-
-
-def _named(pairs: Pairs) -> dict[str, Pair]:
-    return dict(zip(("stride", "padding", "dilation"), pairs, strict=True))
 
 
 def _taps(x_shape: tuple[int, ...], w: Array, num_windows: Pair, pairs: Pairs) -> Any:

@@ -11,7 +11,6 @@ from warpfit.backends.base import Array, Backend, ImageWindows
 from warpfit.backends.checks import check_windows, check_windows_backward
 
 AXES = (1, 2)  # of height and width
-BITS = 16
 
 Places = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
@@ -44,10 +43,10 @@ class WindowOps(Backend):
 
 def _places(bits: Array, padded: tuple[int, ...], size: tuple[int, ...]) -> Places:
     """Return images, rows and columns of the pixels of each window."""
-    weights = 1 << np.arange(BITS - 1, -1, -1)
-    numbers = (bits != 0) @ weights
+    num_bits = bits.shape[-1]
+    numbers = (bits != 0) @ (1 << np.arange(num_bits - 1, -1, -1))
     counts = np.array([padded[axis] - size[axis - 1] + 1 for axis in AXES])
-    firsts = numbers * counts >> BITS
+    firsts = numbers * counts >> num_bits
     rows, columns = (firsts[:, i, None] + np.arange(size[i]) for i in range(2))
     images = np.arange(len(bits))[:, None, None]
     return images, rows[:, :, None], columns[:, None, :]
