@@ -1,9 +1,8 @@
 """What all launches have in common that keep a network on the chip while they train it for many
 steps.
 
-`one_launch_layout.py`, `one_launch_layers_layout.py` and `one_launch_card.py` each say how large
-such a launch is, and what its kernel takes. An engine asks for both here, and never which kernel it
-is.
+The modules of the five kernels each say how large such a launch is, and what its kernel takes. An
+engine asks for both here, and never which kernel it is.
 """
 
 from __future__ import annotations
