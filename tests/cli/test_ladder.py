@@ -39,6 +39,12 @@ def test_it_says_what_every_rung_does_and_did(invoke: Invoke, drawn: None, tmp_p
     assert stored["records"][1]["ms_per_epoch"] is None
 
 
+def test_digits_in_place_of_mnist_are_told_of(invoke: Invoke) -> None:
+    told = "MNIST was not found and could not be downloaded: training on digits instead.\n"
+    assert told in invoke("ladder", *QUICK[2:], "--rungs", "numpy").out
+    assert told not in invoke("ladder", *QUICK, "--rungs", "numpy").out
+
+
 def test_results_go_to_a_folder_of_their_own_by_default(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("ladder", *QUICK, "--rungs", "numpy", "--network", "softmax-regression")
     assert outcome.code == 0

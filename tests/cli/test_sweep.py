@@ -26,6 +26,12 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_digits_in_place_of_mnist_are_told_of(invoke: Invoke) -> None:
+    told = "MNIST was not found and could not be downloaded: training on digits instead.\n"
+    assert invoke("sweep", *QUICK[2:], "--lr", "0.1").out.startswith(told)
+    assert told not in invoke("sweep", *QUICK, "--lr", "0.1").out
+
+
 def test_writes_table_picture_settings_and_the_best_model(
     invoke: Invoke, drawn: None, tmp_path: Path
 ) -> None:

@@ -51,6 +51,13 @@ class Printer:
         if reason := why_unavailable():
             self.line(f"device 'auto' is the CPU: {reason}")
 
+    def stand_in(self, asked: str | None, used: str) -> None:
+        """Say in one line that MNIST could not be had, if no other data were asked for."""
+        if asked is None and used != "mnist":
+            self.line(
+                f"MNIST was not found and could not be downloaded: training on {used} instead."
+            )
+
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()
     ) -> None:

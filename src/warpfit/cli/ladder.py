@@ -55,6 +55,7 @@ def ladder(**flags: Any) -> None:
     printer = Printer()
     with own_folder(given.pop("out", None)) as folder, _Screen(printer) as screen:
         result = climb(**given, out=folder, on_start=screen.start, on_rung=screen.show)
+    printer.stand_in(given.get("data"), result.data)
     printer.fallback(given.get("device", "auto"), result.device)
     if screen.live is not None:
         printer.console.print(table(result))

@@ -65,7 +65,7 @@ def sweep(**flags: Any) -> None:
     printer = Printer(quiet=settings.base.quiet)
     job = prepare_sweep(settings)
     with own_folder(settings.base.out) as folder:
-        outcome = job.run(folder, lambda plan: _print_plan(printer, job, plan))
+        outcome = job.run(folder, lambda plan: _print_plan(printer, settings.base.data, job, plan))
     _print_outcome(printer, job, outcome)
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -76,9 +76,10 @@ def sweep(**flags: Any) -> None:
         raise typer.Exit(FAILED) from None
 
 
-def _print_plan(printer: Printer, job: SweepJob, plan: SweepPlan) -> None:
+def _print_plan(printer: Printer, asked: str | None, job: SweepJob, plan: SweepPlan) -> None:
     from warpfit.sweep.candidates import value_text
 
+    printer.stand_in(asked, job.dataset.name)
     printer.fallback(job.settings.base.device, plan.device)
     printer.line(str(job.dataset), style="bold")
     printer.lines(job.card.notes(job.dataset))

@@ -139,11 +139,7 @@ class _Narrator(Callback):
 
     def on_start(self, run: Run) -> None:
         line, job, settings, plan = self.printer.line, self.job, self.job.settings, run.plan
-        if self.asked.data is None and settings.data != "mnist":
-            line(
-                f"MNIST was not found and could not be downloaded: training on {settings.data} "
-                "instead."
-            )
+        self.printer.stand_in(self.asked.data, job.dataset.name)
         self.printer.fallback(settings.device, plan.device)
         line(str(job.dataset), style="bold")
         self.printer.lines(job.trained.card.notes(job.dataset))
