@@ -53,6 +53,12 @@ def test_results_go_to_a_folder_of_their_own_by_default(invoke: Invoke, tmp_path
     assert "64-10, batch 128" in outcome.out
 
 
+def test_where_no_rung_runs_there_is_no_picture(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("ladder", *QUICK, "--rungs", "fused..register", "--out", tmp_path / "here")
+    assert "not run: fused kernels; tiled products; register tiles: " in outcome.out
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["ladder.json"]
+
+
 def test_without_matplotlib_there_is_no_picture(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,8 @@ RUNG_SECONDS = 10.0
 
 
 def save(result: Result, folder: str | Path) -> None:
-    """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their
-    paths.
+    """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed and a rung ran, and
+    note their paths.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def save(result: Result, folder: str | Path) -> None:
     with atomic_path(described) as temporary:
         temporary.write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     result.files.append(described)
-    if has_matplotlib():
+    if has_matplotlib() and any(record.ran for record in result):
         chart.draw(result, picture)
         result.files.append(picture)
 
