@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Names another folder for the results: `warpfit bench SUITE --out DIR` sets it.
 RESULTS_VARIABLE = "WARPFIT_BENCH_RESULTS"
 RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "benchmarks" / "results")
-MISUSED = 2  # exit code
+FAILED, MISUSED = 1, 2  # exit codes
 
 PACKAGES = (
     "warpfit",
@@ -118,10 +118,15 @@ def run_command(main: Callable[[], Any]) -> None:
     code 2.
     """
     try:
-        sys.exit(main())
+        code = main()
+        sys.stdout.flush()
     except WarpfitError as error:
         print(f"warpfit: {error}", file=sys.stderr)
-        sys.exit(MISUSED)
+        code = MISUSED
+    except BrokenPipeError:  # `head`, or a pager, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    sys.exit(code)
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,23 @@ def run_bench(*arguments: object) -> Outcome:
         env={**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": ""},
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_pager_that_has_read_enough_ends_it_quietly() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "warpfit", "bench", "list"]
+    with os.fdopen(writes, "wb") as closed:
+        done = subprocess.run(
+            command,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+            env=ENVIRONMENT,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.fixture
