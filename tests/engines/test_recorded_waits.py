@@ -374,4 +374,4 @@ def test_groups_of_many(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...])
         first = config.groups * 4 + int(number)
         return range(first * WARP, (first + 1) * WARP)
 
-    assert_known(launch, protocol_of_groups(config, [[[RUN], [RUN]]]), threads_of)
+    assert_known(launch, protocol_of_groups([[[RUN], [RUN]]]), threads_of)

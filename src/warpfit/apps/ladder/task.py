@@ -27,7 +27,6 @@ class Network:
     """A network that the ladder trains, and how."""
 
     name: str
-    about: str
     hidden: tuple[int, ...] | None  # widths; None is three of the width that is asked for
     batch: int  # rows a step
     lr: float
@@ -36,9 +35,9 @@ class Network:
 NETWORKS = {
     network.name: network
     for network in (
-        Network("softmax-regression", "784-10, batch 128", (), 128, 0.1),
-        Network("mlp", "784-256-10, batch 64, lr 0.01", (256,), 64, 0.01),
-        Network("deep", "784-h-h-h-10, batch 32", None, 32, 0.1),
+        Network("softmax-regression", (), 128, 0.1),
+        Network("mlp", (256,), 64, 0.01),
+        Network("deep", None, 32, 0.1),
     )
 }
 

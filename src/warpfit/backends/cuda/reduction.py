@@ -32,11 +32,10 @@ _JOINS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
 
 
 class _Launch(NamedTuple):
-    """How threads share the work: grid, block, whether lanes lie along rows, a part's size."""
+    """How threads share the work: grid, block, a part's size."""
 
     grid: tuple[int, int]
     block: tuple[int, int]
-    by_rows: bool
     per_part: int
 
 
@@ -102,7 +101,6 @@ def _launch(
     return _Launch(
         grid=(num_blocks, max(1, -(-num_reduced // per_part))),
         block=(lanes, results) if by_rows else (results, lanes),
-        by_rows=by_rows,
         per_part=per_part,
     )
 

@@ -34,7 +34,7 @@ PROTOCOLS: dict[str, Callable[[Any], Protocol]] = {
     "one_launch_layers": lambda config: protocol_by_layers(config, 4, 2, min(2, config.replicas)),
     "one_launch_small_sm90": lambda config: protocol_in_groups(config, 4),
     "many_networks_sm90": lambda config: protocol_of_clusters(config, [RUNS]),
-    "many_small_networks_sm90": lambda config: protocol_of_groups(config, [[RUNS] * config.groups]),
+    "many_small_networks_sm90": lambda config: protocol_of_groups([[RUNS] * config.groups]),
     "table_networks": lambda config: protocol_of_tables(config, 132, (3, 2)),
 }
 

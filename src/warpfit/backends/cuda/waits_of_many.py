@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import NamedTuple
 
-from warpfit.backends.cuda.resident_config import ManyClustersConfig, ManySmallConfig
+from warpfit.backends.cuda.resident_config import ManyClustersConfig
 from warpfit.backends.cuda.table_config import TableConfig
 from warpfit.backends.cuda.waits import MEMORY, Arrive, Block, Event, Place, Protocol, Wait
 
@@ -265,9 +265,7 @@ class _ClusterBlock(Block):
 # -- groups of four warps
 
 
-def protocol_of_groups(
-    config: ManySmallConfig, blocks: Sequence[Sequence[Sequence[Trained]]]
-) -> Protocol:
+def protocol_of_groups(blocks: Sequence[Sequence[Sequence[Trained]]]) -> Protocol:
     """Return what the groups of some blocks do that train these networks each."""
     protocol = Protocol()
     for block, groups in enumerate(blocks):
