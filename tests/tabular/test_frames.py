@@ -249,6 +249,36 @@ def test_rows_to_validate_on_may_lack_the_names_of_columns(named_first: bool) ->
     np.testing.assert_array_equal(model.predict_proba(x), same.predict_proba(frame))
 
 
+@pytest.mark.parametrize(
+    ("column", "to_validate", "same"),
+    [
+        (DAYS, DAYS.tz_localize("UTC").tz_convert("Europe/Berlin"), DAYS),
+        (DAYS, None, pd.DatetimeIndex([None] * ROWS)),
+        (DAYS - DAYS[0], np.arange(ROWS), DAYS - DAYS[0]),
+        (np.arange(ROWS), None, np.nan),
+        (pd.Categorical(np.arange(ROWS) % 3), np.arange(ROWS) % 2, pd.Categorical(Y)),
+        (pd.Categorical(np.arange(ROWS) % 3), pd.Categorical(Y), (np.arange(ROWS) % 2).astype(str)),
+    ],
+)
+def test_columns_are_of_the_kinds_that_training_rows_have(
+    column: Any, to_validate: Any, same: Any
+) -> None:
+    frame = table(q=column)
+    found = fitted(frame, X_val=table(q=to_validate), y_val=Y)
+    assert found.preprocessor_.columns == fitted(frame).preprocessor_.columns
+    expected = fitted(frame, X_val=table(q=same), y_val=Y)
+    np.testing.assert_array_equal(found.predict_proba(frame), expected.predict_proba(frame))
+
+
+@pytest.mark.parametrize(
+    ("y", "y_val"), [(Y == 1, Y), (Y, Y == 1), (Y, Y * 1.0), (list("ab") * 10, ["b"] * ROWS)]
+)
+def test_classes_are_those_of_training_rows(y: Any, y_val: Any) -> None:
+    classes = fitted(table(), y, X_val=table(), y_val=y_val).classes_
+    assert classes.dtype == np.asarray(y).dtype
+    assert classes.tolist() == np.unique(y).tolist()
+
+
 def test_columns_without_text_as_names_keep_their_order() -> None:
     frame = pd.DataFrame({0: np.arange(ROWS) / 1.0, 1: Y * 2.0})
     assert fitted(frame, X_val=frame.to_numpy(), y_val=Y).n_features_in_ == 2

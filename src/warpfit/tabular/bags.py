@@ -35,9 +35,11 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Checked rows: a frame, its targets, and the weight of each row if there are weights."""
+    """Checked rows: their frame, or frames, of which the first one's columns are of the kinds that
+    count, their targets, and the weight of each row if there are weights.
+    """
 
-    frame: Any
+    frames: Sequence[Any]
     y: Array
     weights: Array | None
 
@@ -152,7 +154,7 @@ def members_of(
     ----------
     table : Table
     cells : ndarray
-        What the preprocessor makes of its frame.
+        What the preprocessor makes of its frames.
     splits : sequence of Split
     seeds : sequence of int
     preprocessor : Preprocessor

@@ -130,8 +130,8 @@ class BaseTabular(BaseEstimator, FittedJointly):
         else:
             table, splits = self._with_validation_rows(table, X_val, y_val)
         self._learn_targets(table.y)
-        preprocessor = method.preprocessor(table.frame)
-        cells = preprocessor.cells(table.frame)
+        preprocessor = method.preprocessor(table.frames[0], others=table.frames[1:])
+        cells = np.concatenate([preprocessor.cells(frame) for frame in table.frames])
         seeds = seeds_of(seed, len(splits) * self.n_ensemble)
         members = list(members_of(table, cells, splits, seeds, preprocessor, self._targets_of))
         training = self._training(settings, members, splits[0], start)
@@ -335,15 +335,15 @@ class BaseTabular(BaseEstimator, FittedJointly):
             )
         other = self._table(X_val, y_val, None, reset=False)
         if is_frame(X_val):
-            check_order(table.frame, other.frame)
-        check_alike(table.frame, other.frame)
+            check_order(*table.frames, *other.frames)
+        check_alike(*table.frames, *other.frames)
         _check_targets_alike(table.y, other.y, are_classes=self._are_classes)
-        named = other.frame.set_axis(table.frame.columns, axis=1)  # an array has no names
         places = np.arange(len(table.y) + len(other.y))
         weights = table.weights
         if weights is not None:
             weights = np.concatenate([weights, np.ones(len(other.y))])
-        joined = Table(pd.concat([table.frame, named]), np.concatenate([table.y, other.y]), weights)
+        y = np.concatenate([table.y, other.y.astype(table.y.dtype)])
+        joined = Table([*table.frames, *other.frames], y, weights)
         return joined, [Split(*np.split(places, [len(table.y)]))]
 
     # -- what comes of it
@@ -390,7 +390,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
         frame, y = self._frame(X, reset=reset), self._checked_targets(check_readable("y", y))
         check_consistent_length(frame, y)
         if sample_weight is None:
-            return Table(frame, y, None)
+            return Table([frame], y, None)
         weights = _check_sample_weight(
             check_readable("sample_weight", sample_weight),
             frame,
@@ -398,7 +398,7 @@ class BaseTabular(BaseEstimator, FittedJointly):
             ensure_non_negative=True,
         )
         # By a power of two, so that float32 holds them and no ratio changes.
-        return Table(frame, y, np.ldexp(weights, -np.frexp(weights.max())[1]))
+        return Table([frame], y, np.ldexp(weights, -np.frexp(weights.max())[1]))
 
     def _frame(self, X: Any, *, reset: bool) -> Any:
         """Return X as a frame of pandas, checked as scikit-learn does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,9 +38,9 @@ class Categories:
     most_indicated: int
 
     @classmethod
-    def of(cls, column: Any, most_indicated: int) -> Categories:
-        _, texts = distinct_texts(column)
-        return cls(pd.Index(sorted(set(texts)), dtype=object), most_indicated)
+    def of(cls, columns: Iterable[Any], most_indicated: int) -> Categories:
+        texts = {text for column in columns for text in distinct_texts(column)[1]}
+        return cls(pd.Index(sorted(texts), dtype=object), most_indicated)
 
     @property
     def are_few(self) -> bool:
@@ -87,9 +88,11 @@ class Preprocessor:
     Parameters
     ----------
     frame : DataFrame
-        All rows that are known, for the categories.
+        All rows that are known, for the kinds of columns and the categories.
     rows : array of int, optional
         The places of those to train on, for the scales; none are known without.
+    others : sequence of DataFrame
+        Of more rows, for categories only.
 
     Attributes
     ----------
@@ -107,7 +110,7 @@ class Preprocessor:
     # The arrays that `with_scales` takes, in this order; the last has a number for each column.
     SCALES: ClassVar[tuple[str, ...]] = ("centre", "scale")
 
-    def __init__(self, frame: Any, rows: Codes | None = None) -> None:
+    def __init__(self, frame: Any, rows: Codes | None = None, others: Sequence[Any] = ()) -> None:
         if not frame.shape[1]:
             raise DataError(f"expected a column to learn from, got none in {len(frame)} rows")
         places = range(frame.shape[1])
@@ -115,7 +118,9 @@ class Preprocessor:
         self.numbers = [place for place in places if kinds[place] != CATEGORIES]
         self.dates = [place for place in places if kinds[place] == DATES]
         self.categories = {
-            place: Categories.of(frame.iloc[:, place], self.MOST_INDICATED)
+            place: Categories.of(
+                (each.iloc[:, place] for each in (frame, *others)), self.MOST_INDICATED
+            )
             for place in places
             if place not in self.numbers
         }

@@ -43,7 +43,7 @@ def fit_costs(estimator: Any, X: Any, y: Any) -> FitCosts:
         own = clone(base).set_params(**parameters)
         method, settings = METHODS[own.method], settings_of(own)
         if own.method not in columns:
-            columns[own.method] = method.preprocessor(table.frame).columns
+            columns[own.method] = method.preprocessor(table.frames[0]).columns
         shape = shape_of(columns[own.method], targets, settings)
         share = 1 / own.n_folds if own.n_folds else own.validation_fraction
         num_validated = ceil(num_rows * share)
