@@ -41,7 +41,7 @@ FLOORS = (
         "on_demand",
         "version",
     ),
-    ("checks", "other_packages"),
+    ("checks", "other_packages", "attributes"),
     ("errors",),
 )
 # What computes with the operations that it is handed, whichever backend they are of.

@@ -28,6 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import InvalidParameterError
 
 from warpfit.estimators import MLPClassifier, MLPRegressor, classifier, mlp, regressor
+from warpfit.training.callbacks import Callback
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -110,6 +111,43 @@ def test_errors_are_scikit_learns(data: tuple[Array, Array], kind: Any) -> None:
     with pytest.raises(ValueError, match=r"hidden_layer_sizes must be > 0, got \[3, 0\]"):
         kind(hidden_layer_sizes=(3, 0)).fit(*data)
     assert not hasattr(kind(solver="lbfgs"), "partial_fit")
+
+
+class Fails(Callback):
+    def on_epoch_end(self, *arguments: Any) -> None:
+        raise RuntimeError("no more")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wide"),
+    [
+        ({"device": "cuda:99"}, True),
+        ({"early_stopping": True, "validation_fraction": 0.0}, True),
+        ({"callbacks": [Fails()]}, True),
+        ({"callbacks": [Fails()], "warm_start": True}, False),
+        ({"callbacks": [Fails()], "warm_start": True, "solver": "sgd"}, False),
+    ],
+)
+def test_a_fit_that_fails_changes_nothing(
+    data: tuple[Array, Array], settings: dict[str, Any], wide: bool
+) -> None:
+    x, y = data
+    estimator = MLPClassifier(**FEW).fit(x, y)
+    expected, state = estimator.predict_proba(x), copy.deepcopy(vars(estimator))
+    estimator.set_params(**settings)
+    rows, labels = (np.hstack([x, x]), np.where(y, "b", "a")) if wide else (x, y)
+    with pytest.raises((ValueError, RuntimeError)):
+        estimator.fit(rows, labels)
+    np.testing.assert_array_equal(estimator.set_params(device="cpu").predict_proba(x), expected)
+    assert estimator.classes_.tolist() == [0, 1]
+    assert vars(estimator).keys() == state.keys()
+    for name in ("loss_curve_", "n_iter_", "t_", "coefs_", "_optimizer_state"):
+        np.testing.assert_equal(getattr(estimator, name), state[name], err_msg=name)
+    first = MLPClassifier(**FEW).set_params(**settings)
+    with pytest.raises((ValueError, RuntimeError)):
+        first.fit(rows, labels)
+    with pytest.raises(NotFittedError):
+        first.predict(rows)
 
 
 def test_names_of_features(data: tuple[Array, Array]) -> None:

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from warpfit import TabularClassifier, TabularRegressor
+from warpfit.errors import TrainingWarning, WarpfitError
 
 FAST: dict[str, Any] = {
     "n_epochs": 16,
@@ -196,6 +197,24 @@ def test_refuses_a_table_unlike_the_fitted_one() -> None:
         model.predict(frame.assign(age="old"))
     with pytest.raises(ValueError, match="expected both X_val and y_val, or neither"):
         model.fit(frame, frame["member"], X_val=frame)
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [({}, [None] * 40), ({"device": "cuda:99"}, list("pqr") * 13 + ["p"]), ({"lr": 1e30}, None)],
+)
+def test_a_fit_that_fails_changes_nothing(settings: dict[str, Any], labels: Any) -> None:
+    frame = people(40)[["age", "since"]]
+    model = TabularClassifier(**FAST).fit(frame, ["no", "yes"] * 20)
+    expected, importances = model.predict_proba(frame), model.feature_importances_
+    other = people(40)[["since", "age"]].assign(more=1.0)
+    with pytest.raises((WarpfitError, TrainingWarning)):
+        model.set_params(**settings).fit(other, ["a", "b"] * 20 if labels is None else labels)
+    model.set_params(device="cpu")
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.n_features_in_ == 2
+    np.testing.assert_array_equal(model.predict_proba(frame), expected)
+    np.testing.assert_array_equal(model.feature_importances_, importances)
 
 
 @pytest.mark.slow

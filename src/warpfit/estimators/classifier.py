@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target
 
+from warpfit.attributes import kept_if_it_fails
 from warpfit.checks import Array
 from warpfit.estimators import fitting
 from warpfit.estimators.binarizer import binarizer_of
@@ -211,10 +212,11 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         -------
         self
         """
-        if _check_partial_fit_first_call(self, classes):
-            is_multilabel = type_of_target(y).startswith("multilabel")
-            self._label_binarizer = binarizer_of(y if is_multilabel else classes)
-        fitting.fit(self, X, y, sample_weight, incremental=True)
+        with kept_if_it_fails(self):
+            if _check_partial_fit_first_call(self, classes):
+                is_multilabel = type_of_target(y).startswith("multilabel")
+                self._label_binarizer = binarizer_of(y if is_multilabel else classes)
+            fitting.fit(self, X, y, sample_weight, incremental=True)
         return self
 
     def predict(self, X: Any) -> Array:

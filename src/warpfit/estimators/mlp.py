@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from warpfit.attributes import kept_if_it_fails
 from warpfit.estimators import fitting
 from warpfit.estimators.parameters import CONSTRAINTS, STOCHASTIC_SOLVERS, validating_parameters
 from warpfit.estimators.predictions import PredictedRows
@@ -68,7 +69,8 @@ class BaseMLP(BaseEstimator, ABC):
         ValueError
             If the data are not what is described here, or the weights do not stay finite.
         """
-        fitting.fit(self, X, y, sample_weight, X_val, y_val)
+        with kept_if_it_fails(self):
+            fitting.fit(self, X, y, sample_weight, X_val, y_val)
         return self
 
     @available_if(is_stochastic)
@@ -79,7 +81,8 @@ class BaseMLP(BaseEstimator, ABC):
         Parameters, errors and result as `fit`'s. Not for the solver ``'lbfgs'``, nor with early
         stopping.
         """
-        fitting.fit(self, X, y, sample_weight, incremental=True)
+        with kept_if_it_fails(self):
+            fitting.fit(self, X, y, sample_weight, incremental=True)
         return self
 
     def to_sklearn(self) -> Any:

@@ -20,6 +20,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from warpfit.attributes import kept_if_it_fails
 from warpfit.backends import first_device
 from warpfit.checks import brief, check_readable
 from warpfit.data.dataset import is_frame
@@ -112,9 +113,10 @@ class BaseTabular(BaseEstimator, FittedJointly):
             If `time_limit` ended the training, or the validation error of a network's last epoch
             is not finite.
         """
-        bag = self._prepared(X, y, sample_weight, X_val, y_val)
-        (trained,) = self._trained([bag])
-        self._take_over(bag, trained)
+        with kept_if_it_fails(self):
+            bag = self._prepared(X, y, sample_weight, X_val, y_val)
+            (trained,) = self._trained([bag])
+            self._take_over(bag, trained)
         return self
 
     def _prepared(
