@@ -84,6 +84,25 @@ def test_numbers(invoke: Invoke) -> None:
     assert "root mean square error" in outcome.out
 
 
+@pytest.mark.parametrize("method", [("--method", "realmlp"), ()])
+def test_rows_are_predicted_alone_as_among_others(invoke: Invoke, method: tuple[str, ...]) -> None:
+    """A file of one row may have digits only where the others have text."""
+    codes = np.random.default_rng(0).choice(["007", "7", "A1", "12E3"], ROWS)
+    rows = houses()[["area"]].assign(code=codes, price=np.where(codes == "007", 1.5, 0.25))
+    rows.to_csv("codes.csv", index=False)
+    arguments = ("--data", "codes.csv", "--label-column", "price", "--task", "regression")
+    outcome = invoke("train", *arguments, *method, *FEW, "--quiet")
+    assert outcome.code == 0, outcome
+    assert invoke("predict", "run/model.safetensors", "codes.csv").code == 0
+    expected = pd.read_csv("codes-predictions.csv")["prediction"]
+    for place in [int(np.argmax(codes == code)) for code in ("007", "7", "12E3")]:
+        rows[place : place + 1].to_csv("one.csv", index=False)
+        outcome = invoke("predict", "run/model.safetensors", "one.csv")
+        assert "no known category" not in outcome.out
+        found = pd.read_csv("one-predictions.csv")["prediction"]
+        np.testing.assert_allclose(found, expected[place : place + 1], rtol=1e-5)
+
+
 def test_rows_of_an_npz_file(invoke: Invoke, blobs: Path) -> None:
     outcome = invoke("train", "--data", blobs, "--method", "realmlp", *FEW, "--limit", 30)
     assert outcome.code == 0, outcome

@@ -90,6 +90,7 @@ def test_cells_keep_their_kinds(tmp_path: Path) -> None:
         (["1", "2.5"], "f", [1.0, 2.5]),
         (["yes", "None"], "U", ["yes", "None"]),
         (["1", "b"], "U", ["1", "b"]),
+        (["1_11", "11_1"], "U", ["1_11", "11_1"]),
     ],
 )
 def test_labels_are_what_stands_there(
@@ -112,20 +113,42 @@ def test_a_missing_number_among_targets_is_no_class(tmp_path: Path, missing: str
 
 def test_features_are_found_by_name_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path, "y,extra,b,a\n0,9,2,1\n1,9,4,3\n")
-    features, notes = read_features(path, ["a", "b"], "y")
+    features, notes = read_features(path, ["a", "b"], "y", {})
     assert features.to_numpy().tolist() == [[1, 2], [3, 4]]
     assert notes == ("left out: 'extra', which the model was not trained on",)
-    features, notes = read_features(write(tmp_path, "b,a\n2,1\n"), ["a", "b"], "y")
+    features, notes = read_features(write(tmp_path, "b,a\n2,1\n"), ["a", "b"], "y", {})
     assert (features.to_numpy().tolist(), notes) == ([[1, 2]], ())
     with pytest.raises(
         DataError, match=r"toy.csv lacks 'c', 'd'; expected the columns that the model was"
     ):
-        read_features(path, ["a", "c", "d"], "y")
+        read_features(path, ["a", "c", "d"], "y", {})
+
+
+@pytest.mark.parametrize(
+    ("known", "cells", "found"),
+    [
+        (("007", "A1"), ["007", "7"], ["007", 7]),
+        (("1.50", "12E3"), ["1.50", "12E3"], ["1.50", "12E3"]),
+        (("no", "true"), ["true", ""], ["true", np.nan]),
+        (("1", "2"), ["1", "2.0"], ["1", 2.0]),
+        (("True", "False"), ["true", "False"], [True, "False"]),
+        (("1,5", "x"), ["'1,5'", "'1,5'"], ["1,5", "1,5"]),
+    ],
+)
+@pytest.mark.parametrize("header", ["b,a\n", ""])
+def test_a_category_is_the_text_that_stands_there(
+    tmp_path: Path, known: tuple[str, ...], cells: list[str], found: list[object], header: str
+) -> None:
+    rows = "".join(f"{i}.5, {cell}\n" for i, cell in enumerate(cells)).replace("'", '"')
+    path = write(tmp_path, header + rows)
+    features, _ = read_features(path, ["b", "a"], None, {"a": known})
+    assert features["b"].tolist() == [0.5, 1.5]
+    np.testing.assert_equal(features["a"].tolist(), found)
 
 
 @pytest.mark.parametrize("text", [ROWS, "5.1,3.5\n4.9,3.0\n7.0,3.2\n"])
 def test_features_without_a_header_are_found_by_their_places(tmp_path: Path, text: str) -> None:
-    features, _ = read_features(write(tmp_path, text), ["column 1", "column 2"], "column 3")
+    features, _ = read_features(write(tmp_path, text), ["column 1", "column 2"], "column 3", {})
     assert features.to_numpy().tolist() == [[5.1, 3.5], [4.9, 3.0], [7.0, 3.2]]
 
 
@@ -205,7 +228,7 @@ def test_integers_beyond_float64_among_numbers_are_refused(tmp_path: Path) -> No
     digits = "9" * 400
     path = write(tmp_path, "a,b\n" + "1,2\n" * 9 + f"{digits},2\n")
     with pytest.raises(DataError, match=r"row 10, column 'a' is '?9+.*expected a number"):
-        read_features(path, ("a", "b"), None)
+        read_features(path, ("a", "b"), None, {})
 
 
 def test_an_integer_that_no_float_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +256,7 @@ def test_an_integer_that_no_float_holds(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_blank_line_of_a_single_column_is_a_missing_cell(
     tmp_path: Path, text: str, expected: list[float | None]
 ) -> None:
-    rows, _ = read_features(write(tmp_path, text), ("a",), None)
+    rows, _ = read_features(write(tmp_path, text), ("a",), None, {})
     found = rows["a"].astype(object).where(rows["a"].notna(), None).tolist()
     assert found == expected
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -74,7 +75,7 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
             f"{path} has one column, {layout.names[0]!r}; expected features and a label"
         )
     label = _label_column(path, layout.names, label_column)
-    frame = _read_frame(path, layout, label)
+    frame = _read_frame(path, layout, {label})
     texts = frame.pop(label)
     features, notes = _without_index(frame, layout)
     if not len(features.columns):
@@ -85,9 +86,15 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
 
 
 def read_features(
-    path: Path, names: Sequence[str], label_column: str | None
+    path: Path,
+    names: Sequence[str],
+    label_column: str | None,
+    categories: Mapping[str, Collection[str]],
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the columns `names` of a file, with labels or without, and what was decided.
+
+    Cells that are one of a column's `categories` as they stand in the file are that text: 007 is no
+    7, though there may be numbers only in a few rows.
 
     Raises
     ------
@@ -95,10 +102,11 @@ def read_features(
         As `read_table`, or if a column is missing.
     """
     layout = _read_layout(path)
-    frame = _read_frame(path, layout, label_column if label_column in layout.names else None)
     notes = layout.notes
-    if not layout.has_header and len(frame.columns) == len(names):
-        frame.columns = list(names)
+    if not layout.has_header and len(layout.names) == len(names):
+        layout = replace(layout, names=tuple(names))
+    label = {name for name in layout.names if name == label_column}
+    frame = _read_frame(path, layout, label)
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise DataError(
@@ -109,8 +117,26 @@ def read_features(
     if more:
         notes.append(f"left out: {_quoted(more)}, which the model was not trained on")
     features = frame[list(names)]
-    _check_cells(path, features)
-    return features, tuple(notes)
+    _check_cells(path, features.drop(columns=list(categories)))
+    return _with_texts(path, layout, features, categories), tuple(notes)
+
+
+def _with_texts(
+    path: Path, layout: _Layout, features: Any, categories: Mapping[str, Collection[str]]
+) -> Any:
+    """Return features whose cells are text where a category stands in the file."""
+    parsed = {name for name in categories if not _are_texts(features[name])}
+    if not parsed:
+        return features
+    texts, found = _read_frame(path, layout, parsed), features.copy()
+    for name in parsed:
+        cells = texts[name].str.strip()
+        found[name] = features[name].astype(object).where(~cells.isin(categories[name]), cells)
+    return found
+
+
+def _are_texts(column: Any) -> bool:
+    return all(isinstance(cell, str) for cell in column.dropna().unique())
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -197,8 +223,8 @@ def _label_column(path: Path, names: tuple[str, ...], asked: str | None) -> str:
 # -- cells
 
 
-def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
-    """Return all columns of a file; those of the label are text as it stands there."""
+def _read_frame(path: Path, layout: _Layout, texts: Collection[str]) -> Any:
+    """Return all columns of a file; those of `texts` are text as it stands there."""
     with needs("data", "tables need"):
         import pandas as pd
 
@@ -215,9 +241,9 @@ def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
                 index_col=False,
                 skipinitialspace=True,
                 skip_blank_lines=not is_narrow,
-                na_values={name: MISSING for name in layout.names if name != label},
+                na_values={name: MISSING for name in layout.names if name not in texts},
                 keep_default_na=False,
-                dtype={label: str},
+                dtype=dict.fromkeys(texts, str),
                 low_memory=False,
             )
     except UnicodeDecodeError as error:
@@ -319,10 +345,9 @@ def _labels(path: Path, name: str, labels: list[str]) -> Array:
         raise DataError(
             f"{path}: row {labels.index('') + 1}, column {name!r} is empty; expected a label"
         )
-    try:
-        return np.array([int(label) for label in labels], dtype=np.int64)
-    except (ValueError, OverflowError):
-        pass
+    if not any("_" in label for label in labels):  # which Python leaves out of numbers
+        with suppress(ValueError, OverflowError):
+            return np.array([int(label) for label in labels], dtype=np.int64)
     if not _are_numbers(labels):
         _check_written(path, name, labels)
         return np.array(labels)

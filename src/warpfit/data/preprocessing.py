@@ -177,6 +177,11 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         """The columns that `transform` needs."""
         return tuple(column.name for column in self._of(NUMBER, CATEGORY))
 
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The categories of each column that has some."""
+        return {column.name: column.categories for column in self._of(CATEGORY)}
+
     def describe(self) -> list[str]:
         """Return what was done, a line for each kind of column."""
         numbers, categories = self._of(NUMBER), self._of(CATEGORY)

@@ -129,7 +129,11 @@ class StoredTable:
         """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
         of `warpfit.training.tables.predict_table`.
         """
-        x, notes = read_rows(path, self.columns, self.label_column, trained_on="an array")
+        categories = self.estimator.preprocessor_.categories
+        texts = {
+            name: categories[i].texts for i, name in enumerate(self.columns) if i in categories
+        }
+        x, notes = read_rows(path, self.columns, self.label_column, texts, trained_on="an array")
         x = self._named(x)
         is_classifier = isinstance(self.estimator, TabularClassifier)
         found = self.estimator.predict_proba(x) if is_classifier else self.estimator.predict(x)

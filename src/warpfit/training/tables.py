@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,25 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
     """
     card, preprocessor = trained.card, trained.card.preprocessor
     trained_on = f"samples of shape {card.input_shape}"
-    x, notes = read_rows(Path(path), card.columns, card.label_column, trained_on=trained_on)
+    categories = preprocessor.categories if preprocessor else {}
+    x, notes = read_rows(
+        Path(path), card.columns, card.label_column, categories, trained_on=trained_on
+    )
     notes += tuple(preprocessor.unfamiliar(x)) if preprocessor else ()
     return predictions_of(trained.predictions(x), card.class_names, notes)
 
 
 def read_rows(
-    path: Path, columns: Sequence[str], label_column: str | None, *, trained_on: str
+    path: Path,
+    columns: Sequence[str],
+    label_column: str | None,
+    categories: Mapping[str, Collection[str]],
+    *,
+    trained_on: str,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the rows of a file and what was decided, for a model with those columns, none if they
-    have no names; errors are `predict_table`'s, which call `trained_on` what it was trained on.
+    have no names, and those categories of some; errors are `predict_table`'s, which call
+    `trained_on` what it was trained on.
     """
     path = path.expanduser()
     if not path.is_file():
@@ -79,7 +88,7 @@ def read_rows(
                 f"{path} is a table, but the model was trained on {trained_on} without names of "
                 "columns; expected an .npz file"
             )
-        return read_features(path, columns, label_column)
+        return read_features(path, columns, label_column, categories)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
