@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import warnings
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy import sparse
 from warpfit import TabularClassifier, TabularRegressor
 from warpfit.errors import DataError
 from warpfit.tabular.network import Columns
+from warpfit.tabular.preprocessing import Preprocessor
 
 TINY: dict[str, Any] = {
     "n_epochs": 2,
@@ -26,6 +28,8 @@ TINY: dict[str, Any] = {
 ROWS = 20
 Y = np.arange(ROWS) % 2
 DAYS = pd.date_range("2020-01-01", periods=ROWS)
+# The same moments, each with an offset of its own, as texts with offsets are parsed.
+ZONED = [day.tz_localize("UTC").tz_convert(f"+{hour:02}:00") for hour, day in enumerate(DAYS)]
 
 
 def table(**columns: Any) -> pd.DataFrame:
@@ -58,6 +62,8 @@ NUMBER, TWO, MANY = Columns(2, 1), Columns(1, 2), Columns(1, 1, (ROWS + 1,))
         ([datetime.date(2020, 1, 1 + row) for row in range(ROWS)], NUMBER),
         (pd.Categorical(range(ROWS)), MANY),
         (pd.cut(np.arange(ROWS), 3), Columns(1, 4)),
+        (pd.Series([1.5, pd.NA] * 10, dtype=object), NUMBER),
+        (pd.Series([pd.NaT, ZONED[1]] * 10, dtype=object), NUMBER),
         (pd.arrays.SparseArray(np.arange(ROWS)), NUMBER),
         ([-1e308, 1e308] * 10, NUMBER),
         ([None] * ROWS, Columns(1, 1)),
@@ -79,6 +85,54 @@ def test_dates_of_one_moment_are_one_number() -> None:
     np.testing.assert_array_equal(naive.predict_proba(table(q=DAYS)), naive.predict_proba(utc))
     dates = table(q=[day.date() for day in DAYS])
     np.testing.assert_array_equal(naive.predict_proba(table(q=DAYS)), naive.predict_proba(dates))
+    zoned = table(q=pd.Series(ZONED, dtype=object))
+    assert fitted(zoned).preprocessor_.dates == naive.preprocessor_.dates == [2]
+    np.testing.assert_array_equal(naive.predict_proba(table(q=DAYS)), naive.predict_proba(zoned))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_have_equal_bits_in_every_unit(unit: str) -> None:
+    moments = pd.date_range("2020-01-01", periods=ROWS, freq="7h13min7s")
+    found = Preprocessor(table(q=moments)).cells(table(q=moments.as_unit(unit)))[:, 1]
+    exact = [Fraction(moment.value, 86400 * 10**9) for moment in moments.as_unit("ns")]
+    np.testing.assert_array_equal(found, [float(days) for days in exact])
+
+
+def test_dates_without_an_end() -> None:
+    """As data bases have them, beyond what nanoseconds count."""
+    ends = pd.Series(np.array(["9999-12-31T12", "0001-01-01"] * 10, "datetime64[s]"))
+    cells = Preprocessor(table(q=ends)).cells(table(q=ends))[:2, 1]
+    assert cells.tolist() == [2932896.5, -719162.0]
+    model = fitted(table(q=DAYS))
+    far = model.predict_proba(table(q=ends[0]))
+    np.testing.assert_allclose(far, model.predict_proba(table(q=pd.Timestamp("2200"))), atol=1e-6)
+    spans = pd.Series(np.array([86400 * 10**6, 1] * 10, "timedelta64[s]"))
+    assert Preprocessor(table(q=spans)).cells(table(q=spans))[:2, 1].tolist() == [1e6, 1 / 86400]
+
+
+def test_columns_of_arrow() -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    days, spans = [day.date() for day in DAYS], (DAYS - DAYS[0]).to_pytimedelta()
+    columns = {
+        "day": (arrow.date32(), days),
+        "moment": (arrow.timestamp("us", "Europe/Berlin"), ZONED),
+        "span": (arrow.duration("us"), spans),
+        "price": (arrow.decimal128(9, 2), [Decimal(row) for row in range(ROWS)]),
+        "count": (arrow.int64(), range(ROWS)),
+        "text": (arrow.string(), ["a", "b"] * 10),
+    }
+    frame = table(**{name: list(cells) for name, (_, cells) in columns.items()})
+    arrows = table(
+        **{
+            name: pd.Series(list(cells), dtype=pd.ArrowDtype(kind))
+            for name, (kind, cells) in columns.items()
+        }
+    )
+    model = fitted(frame)
+    assert model.preprocessor_.columns == Columns(6, 2)
+    np.testing.assert_array_equal(model.predict_proba(arrows), model.predict_proba(frame))
+    with_missing = arrows.reindex([*range(ROWS - 1), ROWS])
+    assert fitted(with_missing).preprocessor_.columns == Columns(6, 2)
 
 
 def test_numbers_far_beyond_those_of_the_fit_are_the_largest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,17 @@ def as_pandas(X: Any) -> Any:
 
 
 def known_kinds(frame: Any) -> Any:
-    """Return a frame whose columns of objects have the kind that all of their cells have, and whose
-    periods are dates.
+    """Return a frame whose columns of objects, or of Arrow's dates and decimals, have the kind that
+    all of their cells have, and whose periods are dates.
     """
-    frame = frame.infer_objects()
+    with suppress(OverflowError):  # of pandas 2; `as_numbers` names the integer
+        frame = frame.infer_objects()
     converted = {}
     for place, dtype in enumerate(frame.dtypes):
         if isinstance(dtype, pd.PeriodDtype):
             converted[place] = frame.iloc[:, place].dt.to_timestamp()
-        elif dtype == np.dtype(object):
-            column = frame.iloc[:, place]
+        elif _are_objects(dtype):
+            column = frame.iloc[:, place].astype(object)
             if convert := CONVERTERS.get(infer_dtype(column, skipna=True)):
                 converted[place] = convert(column)
     if not converted:
@@ -71,14 +73,27 @@ def known_kinds(frame: Any) -> Any:
     return pd.concat(columns, axis=1)
 
 
+def _are_objects(dtype: Any) -> bool:
+    is_arrows = isinstance(dtype, pd.ArrowDtype) and dtype.kind in "OMm"
+    return is_arrows or dtype == np.dtype(object)
+
+
+def _as_moments(column: Any) -> Any:
+    return pd.to_datetime(column, utc=True)  # which any time zones, and none, have in common
+
+
 def _as_floats(column: Any) -> Any:
     return pd.Series(as_numbers(column), index=column.index, name=column.name)
 
 
 # By what pandas calls the cells of a column of objects.
 CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "date": pd.to_datetime,
+    "date": _as_moments,
+    "datetime": _as_moments,
+    "datetime64": _as_moments,
+    "timedelta": pd.to_timedelta,
     "decimal": _as_floats,
+    "floating": _as_floats,
     "integer": _as_floats,
     "mixed-integer-float": _as_floats,
 }

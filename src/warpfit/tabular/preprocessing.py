@@ -26,6 +26,7 @@ Codes = npt.NDArray[np.int64]
 LARGEST = 3.0  # what numbers are clipped to, smoothly
 FARTHEST = 1e9  # from which on that is the same for all numbers
 ROWS_AT_ONCE = 1024  # which caches hold
+DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
@@ -259,10 +260,19 @@ def _numbers_of(column: Any, are_dates: bool) -> Array:
             f"{brief(column.dropna().iloc[0])}"
         )
     if kind == DATES:
-        column = (column - pd.Timestamp(0, tz=column.dt.tz)) / pd.Timedelta(days=1)
-    elif column.dtype.kind == "m":
-        column = column / pd.Timedelta(days=1)
+        return _days_of(column)
+    if column.dtype.kind == "m":
+        return np.asarray(column.to_numpy() / DAY)
     return as_numbers(column)
+
+
+def _days_of(column: Any) -> Array:
+    """Return dates as days since 1970, with equal bits whatever their unit and time zone are, and
+    however far away they lie.
+    """
+    moments = (column if column.dt.tz is None else column.dt.tz_convert(None)).to_numpy()
+    midnights = moments.astype("datetime64[D]")
+    return np.asarray((midnights - np.datetime64(0, "D")) / DAY + (moments - midnights) / DAY)
 
 
 def quantiles(x: Array, shares: Any) -> Array:
