@@ -135,6 +135,17 @@ def test_columns_of_arrow() -> None:
     assert fitted(with_missing).preprocessor_.columns == Columns(6, 2)
 
 
+def test_rows_of_mixed_cells_are_predicted_alone_as_among_others() -> None:
+    frame = table(q=pd.Series([1, True, "a", False, 0] * 4, dtype=object))
+    model = fitted(frame)
+    assert model.preprocessor_.columns == Columns(1, 6)
+    expected = model.predict_proba(frame)
+    np.testing.assert_array_equal(model.predict_proba(frame[::-1]), expected[::-1])
+    for row in range(5):
+        alone = model.predict_proba(frame[row : row + 1])
+        np.testing.assert_allclose(alone[0], expected[row], rtol=1e-6)
+
+
 def test_numbers_far_beyond_those_of_the_fit_are_the_largest() -> None:
     model = fitted(table())
     far, farther = (model.predict_proba(table(x=x)[:1]) for x in (1e12, 1e300))
@@ -241,12 +252,14 @@ def test_refuses_as_scikit_learn_does(frame: Any, message: str) -> None:
         (table(q="2020-01-01"), "expected column 'q' as dates, as it was fitted, got '2020-01-01'"),
         (table(q=7), "expected column 'q' as dates, as it was fitted, got 7"),
         (table(x=-np.inf, q=DAYS), "column 'x' is -inf"),
+        (table(q=DAYS, b=Y), "expected column 'b' as true and false, as it was fitted, got 0"),
+        (table(q=DAYS, b=Y * 2.5), "expected column 'b' as true and false, as it was fitted, got"),
     ],
 )
 def test_refuses_to_predict(frame: Any, message: str) -> None:
-    model = fitted(table(q=DAYS))
+    model = fitted(table(q=DAYS, b=Y == 1))
     with pytest.raises(ValueError, match=message):
-        model.predict(frame)
+        model.predict(frame if "b" in frame else frame.assign(b=None))
 
 
 @pytest.mark.parametrize(
@@ -280,6 +293,7 @@ def test_refuses_targets(kind: Any, y: Any, message: str) -> None:
     [
         (table(x="a"), Y, "expected column 'x' of X_val as numbers, as in X, got 'a'"),
         (table(x=DAYS), Y, "expected column 'x' of X_val as numbers, as in X, got Timestamp"),
+        (table(b=Y), Y, "expected column 'b' of X_val as true and false, as in X, got 0"),
         (table()[["x"]], Y, "now missing"),
         (table(), Y + 5, "expected y_val to hold classes of y, got 5 besides"),
         (table()[:0], Y[:0], "0 sample"),
@@ -287,8 +301,9 @@ def test_refuses_targets(kind: Any, y: Any, message: str) -> None:
     ],
 )
 def test_refuses_rows_to_validate_on(x_val: Any, y_val: Any, message: str) -> None:
+    flags = {"b": Y == 1} if "b" in x_val else {}
     with pytest.raises(ValueError, match=message):
-        fitted(table(), X_val=x_val, y_val=y_val)
+        fitted(table(**flags), X_val=x_val, y_val=y_val)
 
 
 @pytest.mark.parametrize("named_first", [True, False])

@@ -17,6 +17,7 @@ from warpfit.extras import needs
 
 with needs("data", "tables need"):
     import pandas as pd
+    from pandas.api.types import infer_dtype
 
 NUMBER, CATEGORY, LEFT_OUT = "number", "category", "left out"
 KINDS = (NUMBER, CATEGORY, LEFT_OUT)
@@ -147,7 +148,10 @@ def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
 def _factorized(column: Any) -> Any:
     """Return each cell's place among the distinct ones, -1 if missing, and these; or DataError."""
     try:
-        return pd.factorize(column)
+        codes, values = pd.factorize(column)
+        if column.dtype == object and infer_dtype(column, skipna=True).startswith("mixed"):
+            return pd.factorize(column.map(_text, na_action="ignore"))  # 1 and True are equal
+        return codes, values
     except TypeError:
         kind = next(
             (type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object"

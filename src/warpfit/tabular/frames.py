@@ -132,8 +132,11 @@ def check_alike(frame: Any, other: Any) -> None:
     """
     for place, (kind, found) in enumerate(zip(kinds_of(frame), kinds_of(other), strict=True)):
         validated = other.iloc[:, place]
-        if kind not in (CATEGORIES, found) and validated.notna().any():
+        are_flags = is_bool_dtype(frame.dtypes.iloc[place])
+        is_known = kind == CATEGORIES and not are_flags
+        if not is_known and kind != found and validated.notna().any():
+            expected = "true and false" if are_flags else kind
             raise DataError(
-                f"expected column {frame.columns[place]!r} of X_val as {kind}, as in X, got "
+                f"expected column {frame.columns[place]!r} of X_val as {expected}, as in X, got "
                 f"{brief(validated.dropna().iloc[0])}"
             )

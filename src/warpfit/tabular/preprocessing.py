@@ -53,8 +53,15 @@ class Categories:
         return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
+        """Return the code of each cell, or raise DataError for numbers in place of truth values."""
         places, texts = distinct_texts(column)
         known = {text: code for code, text in enumerate(self.texts, 1)}
+        are_flags = bool(known) and known.keys() <= {"True", "False"}
+        if are_flags and texts and kind_of(column.name, column.dtype) == NUMBERS:
+            raise DataError(
+                f"expected column {column.name!r} as true and false, as it was fitted, got "
+                f"{texts[0]}"
+            )
         codes = [*(known.get(text, 0) for text in texts), 0]  # the place of a missing cell is -1
         return np.array(codes, np.int64)[places]
 
