@@ -199,6 +199,7 @@ def test_refuses_a_table_unlike_the_fitted_one() -> None:
         model.fit(frame, frame["member"], X_val=frame)
 
 
+@pytest.mark.filterwarnings("error::warpfit.errors.TrainingWarning")  # after the training
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [({}, [None] * 40), ({"device": "cuda:99"}, list("pqr") * 13 + ["p"]), ({"lr": 1e30}, None)],
