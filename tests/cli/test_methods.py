@@ -103,6 +103,24 @@ def test_rows_are_predicted_alone_as_among_others(invoke: Invoke, method: tuple[
         np.testing.assert_allclose(found, expected[place : place + 1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("method", [("--method", "realmlp"), ()])
+def test_another_file_is_scored_by_the_categories_that_stand_there(
+    invoke: Invoke, method: tuple[str, ...]
+) -> None:
+    codes = np.random.default_rng(0).choice(["007", "008", "A1"], ROWS)
+    rows = houses()[["area"]].assign(code=codes, y=np.where(codes == "007", "p", "q"))
+    rows.to_csv("codes.csv", index=False)
+    rows[codes != "A1"].to_csv("digits.csv", index=False)
+    arguments = ("--data", "codes.csv", "--label-column", "y", "--quiet", "--lr", 0.1)
+    assert invoke("train", *arguments, *method, *FEW, "--epochs", 20).code == 0
+    scored = ("evaluate", "run/model.safetensors", "--split", "all", "--json", "--data")
+    told = json.loads(invoke(*scored, "digits.csv").out)
+    assert (told["accuracy"], told["notes"]) == (1, [])
+    rows[codes != "A1"].replace("008", "9").to_csv("other.csv", index=False)
+    (note,) = json.loads(invoke(*scored, "other.csv").out)["notes"]
+    assert note.startswith("column 'code': cells of no known category: ")
+
+
 def test_rows_of_an_npz_file(invoke: Invoke, blobs: Path) -> None:
     outcome = invoke("train", "--data", blobs, "--method", "realmlp", *FEW, "--limit", 30)
     assert outcome.code == 0, outcome

@@ -43,26 +43,29 @@ def evaluate(
 ) -> None:
     """Say how good a model is: accuracy, recall and precision of classes, or R²; and the loss."""
     from warpfit.training.storage import ESTIMATOR, kind_of
-    from warpfit.training.trained import class_scores
+    from warpfit.training.trained import class_scores, rows_of
 
     if kind_of(model) == ESTIMATOR:
         stored, data, dataset = _opened_table(model, data, device, **flags)
         result, class_names, used = stored.score_on(dataset, split), stored.class_names, device
+        notes = stored.unfamiliar(rows_of(dataset, split)[0])
     else:
         trained, data, dataset = _opened(model, data, device, **flags)
         result, class_names = trained.test_on(dataset, split), trained.card.class_names
         used = trained.model.device
+        notes = trained.card.unfamiliar(rows_of(dataset, split)[0])
     scores = class_scores(result, class_names)
     if as_json:
         numbers = asdict(result.evaluation)
         numbers |= asdict(result.regression) if result.regression else {}
-        told = {"model": model, "data": data, "split": split, **numbers}
+        told = {"model": model, "data": data, "split": split, "notes": notes, **numbers}
         print_json({**told, "classes": [asdict(score) for score in scores]})
         return
     printer = Printer()
     printer.fallback(device, used)
     rows = ("rows", f"{result.evaluation.num_rows:,} ({split} rows of {dataset.name})")
     printer.pairs([rows, *score_rows(result)])
+    printer.lines(notes)
     if scores:
         printer.line()
         printer.table(
@@ -86,7 +89,13 @@ def _opened_table(
     if label_column is None and data.lower().endswith(".csv"):
         label_column = stored.label_column
     task = CLASSIFICATION if stored.class_names else REGRESSION
-    dataset = open_data(data, data_dir=data_dir, label_column=label_column, task=task)
+    dataset = open_data(
+        data,
+        data_dir=data_dir,
+        label_column=label_column,
+        task=task,
+        categories=stored.categories,
+    )
     return stored, data, dataset
 
 
@@ -113,5 +122,6 @@ def _opened(
         label_column=label_column,
         task=CLASSIFICATION if card.class_names else REGRESSION,
         image_size=card.image_size if Path(data).expanduser().is_dir() else None,
+        categories=card.categories,
     )
     return trained, data, dataset

@@ -59,8 +59,14 @@ class _Layout:
         return notes
 
 
-def read_table(path: Path, label_column: str | None = None) -> Table:
-    """Return a file's features and labels.
+# The categories of columns, by their names.
+Known = Mapping[str, Collection[str]]
+
+
+def read_table(
+    path: Path, label_column: str | None = None, categories: Known | None = None
+) -> Table:
+    """Return a file's features and labels; `categories` are as `read_features` takes them.
 
     Raises
     ------
@@ -80,7 +86,7 @@ def read_table(path: Path, label_column: str | None = None) -> Table:
     features, notes = _without_index(frame, layout)
     if not len(features.columns):
         raise DataError(f"{path} has no column but {label!r}; expected features and a label")
-    _check_cells(path, features)
+    features = _with_texts(path, layout, features, categories or {})
     labels = _labels(path, label, texts.fillna("").str.strip().tolist())
     return Table(features, labels, label, (*layout.notes, *notes, f"labels: the column {label!r}"))
 
@@ -89,7 +95,7 @@ def read_features(
     path: Path,
     names: Sequence[str],
     label_column: str | None,
-    categories: Mapping[str, Collection[str]],
+    categories: Known,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the columns `names` of a file, with labels or without, and what was decided.
 
@@ -116,16 +122,14 @@ def read_features(
     more = [name for name in frame.columns if name not in (*names, label_column)]
     if more:
         notes.append(f"left out: {_quoted(more)}, which the model was not trained on")
-    features = frame[list(names)]
-    _check_cells(path, features.drop(columns=list(categories)))
-    return _with_texts(path, layout, features, categories), tuple(notes)
+    return _with_texts(path, layout, frame[list(names)], categories), tuple(notes)
 
 
-def _with_texts(
-    path: Path, layout: _Layout, features: Any, categories: Mapping[str, Collection[str]]
-) -> Any:
-    """Return features whose cells are text where a category stands in the file."""
-    parsed = {name for name in categories if not _are_texts(features[name])}
+def _with_texts(path: Path, layout: _Layout, features: Any, categories: Known) -> Any:
+    """Return features, which are checked, with text where a category stands in the file."""
+    known = [name for name in features.columns if name in categories]
+    _check_cells(path, features.drop(columns=known))
+    parsed = {name for name in known if not _are_texts(features[name])}
     if not parsed:
         return features
     texts, found = _read_frame(path, layout, parsed), features.copy()

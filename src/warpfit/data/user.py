@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpfit.checks import Array
-from warpfit.data.csv_tables import read_table
+from warpfit.data.csv_tables import Known, read_table
 from warpfit.data.dataset import Dataset, as_floats, split_rows, taken
 from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
@@ -42,6 +42,7 @@ def load_user_data(
     image_size: tuple[int, int] | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
+    categories: Known | None = None,
 ) -> Dataset:
     """Load the user's own data.
 
@@ -80,6 +81,9 @@ def load_user_data(
         Part to hold out, in [0, 1), where the data have no test set of their own; see `split_rows`.
     seed : int
         Picks which rows are held out.
+    categories : mapping of str to texts, optional
+        Of columns of a ``.csv`` file: a cell that is one of them, as it stands in the file, is that
+        text. So 007 is no 7, though all other cells may be numbers.
 
     Raises
     ------
@@ -110,20 +114,25 @@ def load_user_data(
     if image_size is not None and not path.is_dir():
         raise ConfigError(f"image_size is for a folder of images; {path} is none")
     try:
-        parts = _read(path, label_column, image_size)
+        parts = _read(path, label_column, image_size, categories)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     return _dataset(path, parts, task, test_fraction, seed)
 
 
-def _read(path: Path, label_column: str | None, image_size: tuple[int, int] | None) -> _Parts:
+def _read(
+    path: Path,
+    label_column: str | None,
+    image_size: tuple[int, int] | None,
+    categories: Known | None,
+) -> _Parts:
     if path.is_dir():
         images = read_folder(path, image_size)
         return _Parts(*images.train, f"{path}: y", images.test, notes=images.notes)
     if path.suffix.lower() == ".npz":
         return _read_npz(path)
     if path.suffix.lower() == ".csv":
-        table = read_table(path, label_column)
+        table = read_table(path, label_column, categories)
         name = f"{path}: the column {table.label_column!r}"
         return _Parts(
             table.features, table.labels, name, label_column=table.label_column, notes=table.notes

@@ -125,21 +125,27 @@ class StoredTable:
         x, y = rows_of(dataset, split)
         return self.score(x, y, dataset.class_names)
 
+    @property
+    def categories(self) -> dict[str, Sequence[str]]:
+        """The categories of each column that has some, and a name."""
+        known = self.estimator.preprocessor_.categories
+        return {name: known[i].texts for i, name in enumerate(self.columns) if i in known}
+
+    def unfamiliar(self, x: Any) -> list[str]:
+        """Return a line for each column of x with what was not there to train on."""
+        return self.estimator.preprocessor_.unfamiliar(x) if is_frame(x) else []
+
     def predict_file(self, path: Path) -> TablePredictions:
         """Return what it predicts for the rows of a ``.csv`` or an ``.npz`` file; errors are those
         of `warpfit.training.tables.predict_table`.
         """
-        categories = self.estimator.preprocessor_.categories
-        texts = {
-            name: categories[i].texts for i, name in enumerate(self.columns) if i in categories
-        }
-        x, notes = read_rows(path, self.columns, self.label_column, texts, trained_on="an array")
+        x, notes = read_rows(
+            path, self.columns, self.label_column, self.categories, trained_on="an array"
+        )
         x = self._named(x)
         is_classifier = isinstance(self.estimator, TabularClassifier)
         found = self.estimator.predict_proba(x) if is_classifier else self.estimator.predict(x)
-        if is_frame(x):
-            notes += tuple(self.estimator.preprocessor_.unfamiliar(x))
-        return predictions_of(found, self.class_names, notes)
+        return predictions_of(found, self.class_names, notes + tuple(self.unfamiliar(x)))
 
 
 @dataclass(frozen=True)

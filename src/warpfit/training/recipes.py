@@ -11,6 +11,7 @@ from warpfit import data as datasets
 from warpfit import losses, nn, optim
 from warpfit.backends import Activation
 from warpfit.data import Dataset
+from warpfit.data.csv_tables import Known
 from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.files import PathLike
 from warpfit.losses import Loss
@@ -31,6 +32,7 @@ def open_data(
     label_column: str | None = None,
     task: str = "auto",
     image_size: tuple[int, int] | None = None,
+    categories: Known | None = None,
 ) -> Dataset:
     """Return a known dataset by its name, or the user's own data by their path.
 
@@ -57,7 +59,11 @@ def open_data(
             "folder of images; there is no such file here either"
         )
     return datasets.load_user_data(
-        source, label_column=label_column, task=task, image_size=image_size
+        source,
+        label_column=label_column,
+        task=task,
+        image_size=image_size,
+        categories=categories,
     )
 
 

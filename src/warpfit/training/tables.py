@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from warpfit.data.csv_tables import read_features
+from warpfit.data.csv_tables import Known, read_features
 from warpfit.data.user import npz_samples
 from warpfit.errors import DataError
 from warpfit.files import PathLike, atomic_path
@@ -55,13 +55,12 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
     ShapeError
         If its samples have another shape than those that the model was trained on.
     """
-    card, preprocessor = trained.card, trained.card.preprocessor
+    card = trained.card
     trained_on = f"samples of shape {card.input_shape}"
-    categories = preprocessor.categories if preprocessor else {}
     x, notes = read_rows(
-        Path(path), card.columns, card.label_column, categories, trained_on=trained_on
+        Path(path), card.columns, card.label_column, card.categories, trained_on=trained_on
     )
-    notes += tuple(preprocessor.unfamiliar(x)) if preprocessor else ()
+    notes += tuple(card.unfamiliar(x))
     return predictions_of(trained.predictions(x), card.class_names, notes)
 
 
@@ -69,7 +68,7 @@ def read_rows(
     path: Path,
     columns: Sequence[str],
     label_column: str | None,
-    categories: Mapping[str, Collection[str]],
+    categories: Known,
     *,
     trained_on: str,
 ) -> tuple[Any, tuple[str, ...]]:

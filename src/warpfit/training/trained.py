@@ -89,6 +89,15 @@ class ModelCard:
 
         return TablePreprocessor.from_dict(self.table)
 
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The categories of each column that has some."""
+        return self.preprocessor.categories if self.preprocessor else {}
+
+    def unfamiliar(self, x: Any) -> list[str]:
+        """Return a line for each column of x with what was not there to train on."""
+        return self.preprocessor.unfamiliar(x) if self.preprocessor else []
+
     def inputs(self, x: Any, dtype: str = "float64") -> Array:
         """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them in
         `dtype`.
