@@ -17,9 +17,10 @@ counts, and a third fewer splits will do.
         [--seeds 10] [--seconds 20] [--epochs 256] [--minutes 8] [--scores-only [--replayed]]
 
 Writes results/tables.json after each table of a program, and called again goes on with what is
-missing. With `--scores-only` several may run at once, for no times are kept; pytabkit's steps may
-then be replayed as CUDA graphs, which takes a fraction of the time. Where the data come from, and
-their licences, says table_data.py.
+missing. With `--scores-only` several may run at once, and on another machine, for no times are
+kept; a program that has times, of fewer seeds, keeps them. pytabkit's steps may then be replayed as
+CUDA graphs, which takes a fraction of the time. Where the data come from, and their licences, says
+table_data.py.
 """
 
 from __future__ import annotations
@@ -194,10 +195,20 @@ def main() -> None:
         left = [
             table
             for table in arguments.tables
-            if not missing_package(table) and program not in results["tables"].get(table, {})
+            if not missing_package(table)
+            and is_left(results["tables"].get(table, {}).get(program), arguments)
         ]
         if left and perf_counter() < ends:
             run(program, left, arguments, ends - perf_counter())
+
+
+def is_left(row: dict[str, Any] | None, options: argparse.Namespace) -> bool:
+    """Return whether a program has nothing on a table yet, or too few seeds where scores count."""
+    return row is None or (options.scores_only and num_seeds(row) < options.seeds)
+
+
+def num_seeds(row: dict[str, Any]) -> int:
+    return len(next(iter(row["scores"].values())))
 
 
 def earlier(epochs: int | None) -> dict[str, Any]:
@@ -259,13 +270,12 @@ def lines_of(command: Sequence[str], seconds: float) -> Iterator[str]:
 
 def show(program: str, table: str, found: dict[str, Any]) -> None:
     scores = ", ".join(f"{name} {mean(each):.4f}" for name, each in found["scores"].items())
-    count = len(next(iter(found["scores"].values())))
     times = (
         f"first {found['first_s']:6.2f} s, then {found['wall_s']['median']:7.3f} s, "
         if "wall_s" in found
         else ""
     )
-    print(f"{table:13} {program:30} {times}{count} x {scores}", flush=True)
+    print(f"{table:13} {program:30} {times}{num_seeds(found)} x {scores}", flush=True)
 
 
 def take_up(program: str, table: str, found: dict[str, Any], epochs: int | None) -> None:
@@ -274,7 +284,12 @@ def take_up(program: str, table: str, found: dict[str, Any], epochs: int | None)
         fcntl.flock(lock, fcntl.LOCK_EX)
         results = earlier(epochs)
         tables = results["tables"]
-        tables.setdefault(table, {})[program] = found | harness.origin_of(harness.environment())
+        rows, origin = tables.setdefault(table, {}), harness.origin_of(harness.environment())
+        if program in rows:
+            rows[program] |= found | {"scores_of": origin}
+            results["environment"] = read_results("tables")["environment"]  # that of the times
+        else:
+            rows[program] = found | origin
         results["equivalence"] = {name: compared(rows, PAIRS) for name, rows in tables.items()}
         results["variants"] = {
             name: compared(rows, dict.fromkeys(VARIANTS, WHOLE)) for name, rows in tables.items()

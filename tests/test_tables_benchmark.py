@@ -93,8 +93,8 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
     }
     header, lines = table_pages.rows_of_programs(results)
     assert header == ["seconds, error", "diabetes (RMSE)"]
-    assert lines[:2] == [[ours, "0.50 s, 2.000"], [quick, "0.25 s, 2.033"]]
-    assert lines[2] == ["xgboost", "0.25 s\\*, 2.000"]
+    assert lines[:2] == [[ours, "0.50 s, 2.000†"], [quick, "0.25 s, 2.033†"]]
+    assert lines[2] == ["xgboost", "0.25 s\\*, 2.000†"]
     _, shares = table_pages.rows_of_ratios(results)
     assert shares[0] == [quick, "2.00", "2.00", "2.00", "1"]
     _, (pair,) = table_pages.rows_of_pairs(results)
@@ -111,6 +111,13 @@ def test_a_table_and_a_picture_of_what_there_is() -> None:
     assert part[:6] == ["diabetes", "bfloat16", "rmse", "3", "2.0000", "3.1000"]
     (axes,) = table_pages.draw(results).axes
     assert [text.get_text() for text in axes.texts] == [ours, quick, "xgboost"]
+
+
+def test_the_same_ten_seeds_count_of_the_program_that_has_most() -> None:
+    ours, many = tables.WHOLE, [2.0] * table_pages.SEEDS + [5.0] * 20
+    rows = {ours: row(0.5, [1.0, 1.0]), ours + tables.AGAIN: {"scores": {"rmse": many}}}
+    _, (line,) = table_pages.rows_of_programs({"tables": {"diabetes": rows}})
+    assert line == [ours, "0.50 s, 2.000"]
 
 
 def test_a_small_margin_is_shown_with_five_decimals() -> None:
@@ -207,6 +214,14 @@ def test_a_program_is_fitted_scored_and_goes_on_with_what_is_missing(
     found = json.loads((tmp_path / "tables.json").read_text())["tables"]["diabetes"]
     assert "wall_s" in found["warpfit realmlp cpu"]
     assert list(found[settings[3]]) == ["scores", "commit", "date"]
+    settings[3] = "warpfit realmlp cpu"
+    monkeypatch.setattr(sys, "argv", ["tables.py", *settings, "--seeds", "3", "--scores-only"])
+    tables.main()
+    again = json.loads((tmp_path / "tables.json").read_text())["tables"]["diabetes"][settings[3]]
+    assert again["scores"]["rmse"][:2] == found[settings[3]]["scores"]["rmse"]
+    assert len(again["scores"]["rmse"]) == 3
+    assert again["wall_s"] == found[settings[3]]["wall_s"]
+    assert set(again["scores_of"]) == {"commit", "date"}
 
 
 def test_replayed_steps_have_no_times(monkeypatch: pytest.MonkeyPatch) -> None:
