@@ -150,6 +150,38 @@ def test_a_fit_that_fails_changes_nothing(
         first.predict(rows)
 
 
+class FailsAtSecond(Callback):
+    """Fails as the second network, or epoch, ends."""
+
+    num_ended = 0
+
+    def on_epoch_end(self, *arguments: Any) -> None:
+        self.num_ended += 1
+        if self.num_ended == 2:
+            raise RuntimeError("no more")
+
+
+@pytest.mark.parametrize("kind", [MLPClassifier, MLPRegressor])
+@pytest.mark.parametrize("networks", [1, 2])
+def test_a_partial_fit_that_fails_changes_nothing(
+    data: tuple[Array, Array], kind: Any, networks: int
+) -> None:
+    x, y = data
+    known = {"classes": [0, 1]} if kind is MLPClassifier else {}
+    estimator = kind(**{**FEW, "n_ensemble": networks}).partial_fit(x, y, **known)
+    expected = estimator.predict(x)
+    members = [estimator, *getattr(estimator, "estimators_", ())]
+    states = [copy.deepcopy(vars(each)) for each in members]
+    failing = FailsAtSecond()
+    failing.num_ended = 2 - networks
+    with pytest.raises(RuntimeError):
+        estimator.set_params(callbacks=[failing]).partial_fit(x, y)
+    np.testing.assert_array_equal(estimator.predict(x), expected)
+    for each, state in zip(members, states, strict=True):
+        for name in ("loss_curve_", "n_iter_", "t_", "coefs_", "_optimizer_state"):
+            np.testing.assert_equal(getattr(each, name), state[name], err_msg=name)
+
+
 def test_names_of_features(data: tuple[Array, Array]) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(data[0], columns=list("abcdef"))

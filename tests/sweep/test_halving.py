@@ -130,12 +130,13 @@ def test_stateful_optimizers_early_stopping_and_folds_survive_a_pause() -> None:
 def test_a_network_that_early_stopping_ends_at_a_rung_is_over() -> None:
     stopping = wf.EarlyStopping("loss", patience=2, min_delta=9.0)
     through = sweep(callbacks=[stopping])
-    rungs_at_every_epoch = wf.Halving(1.01)
-    halved = sweep(callbacks=[stopping], halving=rungs_at_every_epoch)
     assert [record["epochs"] for record in through] == [3] * len(RATES)
-    for record, whole in zip(halved, through, strict=True):
-        for name in ("epochs", "status", "message", "loss"):
-            assert record[name] == whole[name]
+    at_every_epoch, at_its_end = wf.Halving(1.01), wf.Halving(3, min_epochs=3)
+    for halving in (at_every_epoch, at_its_end):
+        halved = sweep(callbacks=[stopping], halving=halving)
+        for record, whole in zip(halved, through, strict=True):
+            for name in ("epochs", "status", "message", "loss"):
+                assert record[name] == whole[name]
 
 
 def test_schedules_follow_the_whole_run_not_the_rung() -> None:

@@ -55,6 +55,12 @@ def test_class_weights_are_those_of_the_loss() -> None:
         np.testing.assert_allclose(found, by_row.state_dict()[name], rtol=1e-6)
 
 
+def test_class_weights_leave_a_row() -> None:
+    loss = losses.SoftmaxCrossEntropy(class_weight=(1.0, 0.0))
+    with pytest.raises(DataError, match="expected weights that leave a row to train or test on"):
+        fit_lbfgs(line(), X, np.ones(len(X), int), loss=loss)
+
+
 def test_iterations_are_told_and_limited() -> None:
     told: list[tuple[int, float]] = []
     settings: dict[str, Any] = {"loss": "mse", "tolerance": 0.0}

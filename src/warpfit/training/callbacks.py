@@ -279,8 +279,6 @@ class EarlyStopping(Callback):
         return numbers, dict(self._best())
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
-        if numbers.get("monitor", self.monitor) != self.monitor:
-            numbers, arrays = {}, {}  # what was best by another column says nothing
         best = numbers.get("best")
         self.best = None if best is None else float(best)
         self.best_epoch, self.bad_epochs = (

@@ -55,8 +55,7 @@ def save_checkpoint(
         named |= {f"slots/{slot}/{name}": array for name, array in arrays.items()}
     for idx, callback in enumerate(snapshot.callbacks):
         named |= {f"{OF_CALLBACKS}{idx}/{name}": array for name, array in callback.arrays.items()}
-    host = {name: ops.to_numpy(array) for name, array in named.items()}
-    _check_numbers(path, host)
+    host = {name: _native(path, name, ops.to_numpy(array)) for name, array in named.items()}
     host |= {f"losses/{report.epoch}": report.step_losses for report in snapshot.reports}
     header = {
         "plan": plan.identity(),
@@ -79,13 +78,15 @@ def save_checkpoint(
     write_file(path, CHECKPOINT, host, header)
 
 
-def _check_numbers(path: PathLike, arrays: HostArrays) -> None:
-    """Raise ConfigError unless a file can hold arrays, some of which users' callbacks keep."""
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-            raise ConfigError(
-                f"cannot write {path}: expected an array of numbers as {name}, got {array.dtype}"
-            )
+def _native(path: PathLike, name: str, array: Any) -> Any:
+    """Return an array in this machine's byte order, or raise ConfigError unless a file can hold it:
+    it may be that of a user's callback.
+    """
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise ConfigError(
+            f"cannot write {path}: expected an array of numbers as {name}, got {array.dtype}"
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def load_checkpoint(

@@ -17,7 +17,12 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.nn.spec import Call
 from warpfit.training.evaluate import network_of
-from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
+from warpfit.training.inputs import (
+    as_rows,
+    as_sample_weight,
+    check_same_length,
+    check_weight_left,
+)
 from warpfit.training.state import remember_loss
 
 Vector = npt.NDArray[np.float64]
@@ -60,7 +65,7 @@ def fit_lbfgs(
     loss : str or Loss
     l2 : float
         l2 / (2 n) · Σ w² joins the loss, n the number of rows, or the sum of their weights; biases
-        are left out.
+        are left out. Class weights of the loss do not count there.
     sample_weight : array_like (N,), optional
     max_iterations, max_evaluations : int
         The run ends at either; an iteration takes one evaluation of the loss or a few.
@@ -129,6 +134,7 @@ class _Objective:
         self.ops = backends.create(model.device)
         self.network, self.loss = network.fused, loss
         self.x, self.y = moved(rows, self.ops, model.dtype), moved(targets, self.ops)
+        check_weight_left(loss, targets, weights)
         given = {"sample_weight": weights, "class_weight": loss.class_weights()}
         self.weights = {
             name: self.ops.asarray(np.array(each), model.dtype)
