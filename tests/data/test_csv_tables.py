@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
@@ -132,6 +134,7 @@ def test_features_are_found_by_name_in_any_order(tmp_path: Path) -> None:
         (("no", "true"), ["true", ""], ["true", np.nan]),
         (("1", "2"), ["1", "2.0"], ["1", 2.0]),
         (("True", "False"), ["true", "False"], [True, "False"]),
+        (("007", "A1"), ["007 ", "' 007 '"], ["007", "007"]),
         (("1,5", "x"), ["'1,5'", "'1,5'"], ["1,5", "1,5"]),
     ],
 )
@@ -144,6 +147,23 @@ def test_a_category_is_the_text_that_stands_there(
     features, _ = read_features(path, ["b", "a"], None, {"a": known})
     assert features["b"].tolist() == [0.5, 1.5]
     np.testing.assert_equal(features["a"].tolist(), found)
+
+
+def test_of_a_file_only_columns_of_categories_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, columns = pd.read_csv, []
+
+    def listed(*args: Any, **kwargs: Any) -> pd.DataFrame:
+        frame = read(*args, **kwargs)
+        columns.append(list(frame.columns))
+        return frame
+
+    monkeypatch.setattr(pd, "read_csv", listed)
+    path = write(tmp_path, "c,b,a,y\n1,007,x,\n2,7,x,\n")
+    features, _ = read_features(path, ["a", "b", "c"], "y", {"a": ["x"], "b": ["007"]})
+    assert features["b"].tolist() == ["007", 7]
+    assert columns == [["c", "b", "a", "y"], ["b"]]
 
 
 @pytest.mark.parametrize("text", [ROWS, "5.1,3.5\n4.9,3.0\n7.0,3.2\n"])

@@ -132,7 +132,7 @@ def _with_texts(path: Path, layout: _Layout, features: Any, categories: Known) -
     parsed = {name for name in known if not _are_texts(features[name])}
     if not parsed:
         return features
-    texts, found = _read_frame(path, layout, parsed), features.copy()
+    texts, found = _parsed_frame(path, layout, parsed, parsed), features.copy()
     for name in parsed:
         cells = texts[name].str.strip()
         found[name] = features[name].astype(object).where(~cells.isin(categories[name]), cells)
@@ -228,7 +228,19 @@ def _label_column(path: Path, names: tuple[str, ...], asked: str | None) -> str:
 
 
 def _read_frame(path: Path, layout: _Layout, texts: Collection[str]) -> Any:
-    """Return all columns of a file; those of `texts` are text as it stands there."""
+    """Return all columns of a file, whose rows are checked; those of `texts` are text as it stands
+    there.
+    """
+    frame = _parsed_frame(path, layout, texts)
+    if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
+        _check_lengths(path, layout)
+    return frame
+
+
+def _parsed_frame(
+    path: Path, layout: _Layout, texts: Collection[str], only: Collection[str] | None = None
+) -> Any:
+    """Likewise, unchecked, or `only` some columns, of which pandas does not look at others."""
     with needs("data", "tables need"):
         import pandas as pd
 
@@ -237,11 +249,12 @@ def _read_frame(path: Path, layout: _Layout, texts: Collection[str]) -> Any:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
             # Of rows longer than the first one.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
+            return pd.read_csv(
                 StringIO(_cells_of_one(file.read(), layout)) if is_narrow else file,
                 sep=layout.delimiter,
                 header=0 if layout.has_header else None,
                 names=list(layout.names),
+                usecols=only and list(only),
                 index_col=False,
                 skipinitialspace=True,
                 skip_blank_lines=not is_narrow,
@@ -258,9 +271,6 @@ def _read_frame(path: Path, layout: _Layout, texts: Collection[str]) -> Any:
         raise DataError(
             f"{path} has an integer that no float64 can hold; expected finite numbers"
         ) from error
-    if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
-        _check_lengths(path, layout)
-    return frame
 
 
 def _cells_of_one(text: str, layout: _Layout) -> str:
