@@ -5,6 +5,7 @@ keeps of it.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import warpfit as wf
-from warpfit.data import TablePreprocessor
+from warpfit.data import TablePreprocessor, table_columns
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
 
 RNG = np.random.default_rng(0)
@@ -104,6 +105,30 @@ def test_equal_categories_are_equal_however_they_are_read(values: list[Any]) -> 
     for row, value in zip(found, values, strict=True):
         known = [str(code) in (str(value), str(value).removesuffix(".0")) for code in (1, 2, 3)]
         assert row.tolist() == known
+
+
+def test_mixed_cells_are_written_once_for_each_that_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a column of many rows a call each would take most of the time."""
+    written: list[Any] = []
+
+    def text(cell: Any) -> str:
+        written.append(cell)
+        return str(cell)
+
+    monkeypatch.setattr(table_columns, "_text", text)
+    cells = [1, True, "a", None, 1.0, "1", np.nan, False, 0] * 100
+    codes, texts = table_columns.distinct_texts(pd.Series(cells, dtype=object))
+    assert texts == ["1", "True", "a", "1.0", "False", "0"]
+    np.testing.assert_array_equal(codes, [0, 1, 2, -1, 3, 0, -1, 4, 5] * 100)
+    assert len(written) < 20
+
+
+def test_equal_cells_may_be_written_in_several_ways() -> None:
+    cells = [Decimal("1.0"), Decimal("1.00"), "a"]
+    codes, texts = table_columns.distinct_texts(pd.Series(cells, dtype=object))
+    assert (codes.tolist(), texts) == ([0, 1, 2], ["1.0", "1.00", "a"])
 
 
 def test_text_of_many_values_keeps_the_most_frequent() -> None:
@@ -303,6 +328,16 @@ def test_rows_of_another_table() -> None:
         ShapeError, match=r"expected rows of 9 columns, got an array of shape \(2, 3\)"
     ):
         table.transform(np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("cells", [[1, 0], [1.0, np.nan], pd.to_datetime(["2020-01-01", None])])
+@pytest.mark.parametrize("flags", [[True, False] * 10, [True, None, False, True] * 5])
+def test_numbers_are_no_truth_values(flags: list[Any], cells: Any) -> None:
+    table = TablePreprocessor().fit(pd.DataFrame({"b": pd.Series(flags, dtype=object)}))
+    with pytest.raises(DataError, match="expected column 'b' as true and false, as it was fitted"):
+        table.transform(pd.DataFrame({"b": cells}))
+    missing = [table.transform(pd.DataFrame({"b": [cell]})) for cell in (None, np.nan)]
+    np.testing.assert_array_equal(*missing)
 
 
 def test_infinity_among_categories_is_one() -> None:

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from warpfit import TabularClassifier, TabularRegressor
 from warpfit.errors import DataError
+from warpfit.tabular.frames import known_kinds
 from warpfit.tabular.network import Columns
 from warpfit.tabular.preprocessing import Preprocessor
 
@@ -110,6 +111,25 @@ def test_dates_without_an_end() -> None:
     assert Preprocessor(table(q=spans)).cells(table(q=spans))[:2, 1].tolist() == [1e6, 1 / 86400]
 
 
+@pytest.mark.parametrize(
+    ("cells", "days"),
+    [
+        ([datetime.date(9999, 12, 31), datetime.date(1, 1, 1)], [2932896, -719162]),
+        ([datetime.datetime(9999, 12, 31, 12), datetime.datetime(1, 1, 1)], [2932896.5, -719162]),
+        ([datetime.datetime(9999, 12, 31), ZONED[12]], [2932896, DAYS[12].timestamp() / 86400]),
+        ([np.datetime64("9999-12-31"), np.datetime64("0001-01-01")], [2932896, -719162]),
+        ([pd.Period("9999-12-31", "D"), pd.Period("0001-01-01", "D")], [2932896, -719162]),
+        ([pd.Period("9999-12", "M"), pd.Period("0001-01", "M")], [2932866, -719162]),
+        ([datetime.timedelta.max, datetime.timedelta(hours=-6)], [1e9, -0.25]),
+        ([np.timedelta64(10**9, "D"), np.timedelta64(-6, "h")], [1e9, -0.25]),
+    ],
+)
+def test_objects_beyond_nanoseconds(cells: list[Any], days: list[float]) -> None:
+    frame = table(q=pd.Series([*cells, None, None] * 5, dtype=object))
+    known = known_kinds(frame)
+    np.testing.assert_array_equal(Preprocessor(known).cells(known)[:3, 1], [*days, np.nan])
+
+
 def test_columns_of_arrow() -> None:
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     days, spans = [day.date() for day in DAYS], (DAYS - DAYS[0]).to_pytimedelta()
@@ -133,6 +153,10 @@ def test_columns_of_arrow() -> None:
     np.testing.assert_array_equal(model.predict_proba(arrows), model.predict_proba(frame))
     with_missing = arrows.reindex([*range(ROWS - 1), ROWS])
     assert fitted(with_missing).preprocessor_.columns == Columns(6, 2)
+    missing = model.predict_proba(frame.reindex([0, ROWS]))[1:]
+    np.testing.assert_array_equal(model.predict_proba(with_missing[-1:]), missing)
+    slow_as_objects = ["moment", "span"]
+    assert known_kinds(arrows)[slow_as_objects].dtypes.equals(arrows[slow_as_objects].dtypes)
 
 
 def test_rows_of_mixed_cells_are_predicted_alone_as_among_others() -> None:
@@ -150,6 +174,13 @@ def test_numbers_far_beyond_those_of_the_fit_are_the_largest() -> None:
     model = fitted(table())
     far, farther = (model.predict_proba(table(x=x)[:1]) for x in (1e12, 1e300))
     np.testing.assert_array_equal(far, farther)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_cells_where_true_and_false_were(missing: Any) -> None:
+    model = fitted(table(b=[True, False, None, False] * 5))
+    found = model.predict_proba(table(b=missing))
+    np.testing.assert_array_equal(found[::2], model.predict_proba(table(b=[None, True] * 10))[::2])
 
 
 def test_text_where_all_cells_were_missing_is_unknown() -> None:
@@ -209,6 +240,10 @@ def test_frames_of_polars_of_every_kind() -> None:
         (table()[[]], "expected a column to learn from, got none in 20 rows"),
         (table(x=np.inf), "row 1, column 'x' is inf; expected a finite number"),
         (table(x=1j), "expected column 'x' as numbers or text, got complex numbers"),
+        (
+            table(x=pd.Series([*np.array([0, 10**13], "M8[Y]")] * 10, dtype=object)),
+            "expected column 'x' as dates that pandas can convert to UTC, got 10000000000000",
+        ),
         (table(x=[[1, 2]] * ROWS), "expected column 'x' as numbers or text, got cells of list"),
         (table(x=pd.Series([10**400] * ROWS, dtype=object)), "column 'x' is too large an integer"),
         (table(x=None, t=None), "expected a column with a cell that is not missing"),
@@ -304,6 +339,15 @@ def test_refuses_rows_to_validate_on(x_val: Any, y_val: Any, message: str) -> No
     flags = {"b": Y == 1} if "b" in x_val else {}
     with pytest.raises(ValueError, match=message):
         fitted(table(**flags), X_val=x_val, y_val=y_val)
+
+
+@pytest.mark.parametrize("flags", [[True, None, False, True] * 5, ["True", "False"] * 10])
+@pytest.mark.parametrize("numbers", [Y, Y * 1.0, DAYS])
+def test_refuses_to_validate_true_and_false_on_others(flags: Any, numbers: Any) -> None:
+    frame = table(b=pd.Series(flags, dtype=object))
+    with pytest.raises(DataError, match="expected column 'b' of X_val as true and false, as in X"):
+        fitted(frame, X_val=table(b=numbers), y_val=Y)
+    assert fitted(frame, X_val=table(b=np.nan), y_val=Y).preprocessor_.columns == TWO
 
 
 @pytest.mark.parametrize("named_first", [True, False])

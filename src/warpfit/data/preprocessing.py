@@ -26,6 +26,7 @@ from warpfit.data.table_columns import (
     as_frame,
     as_numbers,
     as_texts,
+    check_flags,
     check_stored_count,
     examined,
 )
@@ -123,7 +124,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         Raises
         ------
         DataError
-            If a column is missing, or has text where numbers were.
+            If a column is missing, or has text where numbers were, or numbers where true and false
+            were.
         ShapeError
             If an array has another number of columns.
         """
@@ -340,6 +342,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 f"expected the columns {some(self.input_names)}, as in fit; missing are "
                 f"{some(missing)}"
             )
+        for column in self._of(CATEGORY):
+            check_flags(frame[column.name], column.categories)
         return pd.DataFrame(
             {
                 column.name: (as_numbers if column.kind == NUMBER else as_texts)(frame[column.name])

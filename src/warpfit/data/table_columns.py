@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -145,13 +145,25 @@ def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
     return codes, [_text(value) for value in values]
 
 
+def are_flags(texts: Iterable[str]) -> bool:
+    """Return whether texts of cells are those of true and false."""
+    found = {*texts} - {MISSING}
+    return bool(found) and found <= {"True", "False"}
+
+
+def check_flags(column: Any, known: Iterable[str]) -> None:
+    """Raise DataError for numbers and dates where the known texts are those of true and false."""
+    if column.dtype.kind in "iufcmM" and are_flags(known) and column.notna().any():
+        raise DataError(
+            f"expected column {column.name!r} as true and false, as it was fitted, got "
+            f"{brief(column.dropna().iloc[0])}"
+        )
+
+
 def _factorized(column: Any) -> Any:
     """Return each cell's place among the distinct ones, -1 if missing, and these; or DataError."""
     try:
         codes, values = pd.factorize(column)
-        if column.dtype == object and infer_dtype(column, skipna=True).startswith("mixed"):
-            return pd.factorize(column.map(_text, na_action="ignore"))  # 1 and True are equal
-        return codes, values
     except TypeError:
         kind = next(
             (type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object"
@@ -159,6 +171,28 @@ def _factorized(column: Any) -> Any:
         raise DataError(
             f"expected column {column.name!r} as numbers or text, got cells of {kind}"
         ) from None
+    if column.dtype == object and infer_dtype(column, skipna=True).startswith("mixed"):
+        return _factorized_texts(column, codes)
+    return codes, values
+
+
+def _factorized_texts(column: Any, codes: Any) -> Any:
+    """Likewise, of the cells as text: 1 and True are equal, and so have one code."""
+    types = [*map(type, column.tolist())]
+    places = np.arange(len(column))
+    if all(issubclass(each, OF_ONE_TEXT) for each in set(types)):
+        kinds, distinct = pd.factorize(np.fromiter(map(id, types), np.int64))
+        places = pd.factorize(codes * len(distinct) + kinds)[0]
+    firsts = column[~pd.Series(places).duplicated().to_numpy()]
+    found, texts = pd.factorize(firsts.map(_text, na_action="ignore"))
+    return found[places], texts
+
+
+# Types whose equal cells have equal texts, which 1.0 and 1.00 of Decimal have not.
+OF_ONE_TEXT = (
+    *(str, bytes, int, float, np.bool_, np.int64, np.floating),
+    *(type(missing) for missing in (None, pd.NA, pd.NaT)),
+)
 
 
 def _text(value: Any) -> str:

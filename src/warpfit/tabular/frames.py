@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from warpfit.checks import brief
 from warpfit.data.dataset import is_frame
-from warpfit.data.table_columns import as_numbers
+from warpfit.data.table_columns import are_flags, as_numbers, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
 
@@ -23,8 +25,11 @@ with needs("data", "tables need"):
         is_datetime64_any_dtype,
         is_numeric_dtype,
     )
+    from pandas.errors import OutOfBoundsDatetime, OutOfBoundsTimedelta
 
 NUMBERS, DATES, CATEGORIES = "numbers", "dates", "categories"
+DAY = np.timedelta64(1, "D")
+MOMENTS = "datetime64[us, UTC]"
 
 
 def as_pandas(X: Any) -> Any:
@@ -54,44 +59,85 @@ def as_pandas(X: Any) -> Any:
 
 
 def known_kinds(frame: Any) -> Any:
-    """Return a frame whose columns of objects, or of Arrow's dates and decimals, have the kind that
-    all of their cells have, and whose periods are dates.
+    """Return a frame whose columns of objects have the kind that all of their cells have, and whose
+    periods and Arrow's dates and decimals are dates and numbers.
     """
     with suppress(OverflowError):  # of pandas 2; `as_numbers` names the integer
         frame = frame.infer_objects()
     converted = {}
     for place, dtype in enumerate(frame.dtypes):
-        if isinstance(dtype, pd.PeriodDtype):
-            converted[place] = frame.iloc[:, place].dt.to_timestamp()
-        elif _are_objects(dtype):
-            column = frame.iloc[:, place].astype(object)
-            if convert := CONVERTERS.get(infer_dtype(column, skipna=True)):
-                converted[place] = convert(column)
+        if convert := _converter(dtype, frame, place):
+            converted[place] = convert(frame.iloc[:, place])
     if not converted:
         return frame
     columns = [converted.get(place, frame.iloc[:, place]) for place in range(frame.shape[1])]
     return pd.concat(columns, axis=1)
 
 
-def _are_objects(dtype: Any) -> bool:
-    is_arrows = isinstance(dtype, pd.ArrowDtype) and dtype.kind in "OMm"
-    return is_arrows or dtype == np.dtype(object)
+def _converter(dtype: Any, frame: Any, place: int) -> Callable[[Any], Any] | None:
+    """Return what makes a column, of that place, one of its kind; None if it is one."""
+    if isinstance(dtype, pd.PeriodDtype):
+        return _as_starts
+    if isinstance(dtype, pd.ArrowDtype):
+        return OF_ARROWS.get(dtype.type)
+    if dtype == np.dtype(object):
+        return CONVERTERS.get(infer_dtype(frame.iloc[:, place], skipna=True))
+    return None
+
+
+def _as_starts(periods: Any) -> Any:
+    try:
+        return periods.dt.to_timestamp()
+    except OutOfBoundsDatetime:  # pandas 2 counts nanoseconds
+        seconds = periods.dt.asfreq("s", how="start").array.asi8
+        return pd.Series(seconds.view("datetime64[s]"), periods.index, name=periods.name)
 
 
 def _as_moments(column: Any) -> Any:
-    return pd.to_datetime(column, utc=True)  # which any time zones, and none, have in common
+    """Return moments in UTC, which any time zones, and none, have in common; or DataError."""
+    with suppress(OutOfBoundsDatetime):  # pandas 2 counts nanoseconds
+        return pd.to_datetime(column, utc=True)
+    if _are_moments(column):
+        return column.astype(MOMENTS)
+    while len(column) > 1:
+        half = column.iloc[: len(column) // 2]
+        column = column.iloc[len(half) :] if _are_moments(half) else half
+    raise DataError(
+        f"expected column {column.name!r} as dates that pandas can convert to UTC, got "
+        f"{brief(column.iloc[0])}"
+    )
+
+
+def _are_moments(column: Any) -> bool:
+    """Return whether all cells are moments that microseconds can count."""
+    with suppress(OutOfBoundsDatetime, OverflowError):
+        column.astype(MOMENTS)
+        return True
+    return False
+
+
+def _as_spans(column: Any) -> Any:
+    with suppress(OutOfBoundsTimedelta):
+        return pd.to_timedelta(column)
+    days = [np.nan if pd.isna(span) else span / DAY for span in column]
+    return pd.Series(days, column.index, float, column.name)
 
 
 def _as_floats(column: Any) -> Any:
     return pd.Series(as_numbers(column), index=column.index, name=column.name)
 
 
+# By what pandas gives the cells of a column of Arrow as.
+OF_ARROWS: dict[type, Callable[[Any], Any]] = {
+    datetime.date: lambda column: column.astype("timestamp[s][pyarrow]"),
+    Decimal: lambda column: column.astype("float64"),
+}
 # By what pandas calls the cells of a column of objects.
 CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "date": _as_moments,
     "datetime": _as_moments,
     "datetime64": _as_moments,
-    "timedelta": pd.to_timedelta,
+    "timedelta": _as_spans,
     "decimal": _as_floats,
     "floating": _as_floats,
     "integer": _as_floats,
@@ -132,10 +178,11 @@ def check_alike(frame: Any, other: Any) -> None:
     """
     for place, (kind, found) in enumerate(zip(kinds_of(frame), kinds_of(other), strict=True)):
         validated = other.iloc[:, place]
-        are_flags = is_bool_dtype(frame.dtypes.iloc[place])
-        is_known = kind == CATEGORIES and not are_flags
-        if not is_known and kind != found and validated.notna().any():
-            expected = "true and false" if are_flags else kind
+        if kind == found or not validated.notna().any():
+            continue
+        have_flags = kind == CATEGORIES and are_flags(distinct_texts(frame.iloc[:, place])[1])
+        if have_flags or kind != CATEGORIES:
+            expected = "true and false" if have_flags else kind
             raise DataError(
                 f"expected column {frame.columns[place]!r} of X_val as {expected}, as in X, got "
                 f"{brief(validated.dropna().iloc[0])}"

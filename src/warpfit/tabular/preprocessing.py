@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.checks import brief
-from warpfit.data.table_columns import as_numbers, distinct_texts
+from warpfit.data.table_columns import as_numbers, check_flags, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
-from warpfit.tabular.frames import CATEGORIES, DATES, NUMBERS, kind_of, kinds_of
+from warpfit.tabular.frames import CATEGORIES, DATES, DAY, NUMBERS, kind_of, kinds_of
 from warpfit.tabular.network import Columns
 
 with needs("data", "tables need"):
@@ -26,7 +26,6 @@ Codes = npt.NDArray[np.int64]
 LARGEST = 3.0  # what numbers are clipped to, smoothly
 FARTHEST = 1e9  # from which on that is the same for all numbers
 ROWS_AT_ONCE = 1024  # which caches hold
-DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,10 @@ class Categories:
         return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
-        """Return the code of each cell, or raise DataError for numbers in place of truth values."""
+        """Return the code of each cell, or raise DataError, as `check_flags` does."""
+        check_flags(column, self.texts)
         places, texts = distinct_texts(column)
         known = {text: code for code, text in enumerate(self.texts, 1)}
-        are_flags = bool(known) and known.keys() <= {"True", "False"}
-        if are_flags and texts and kind_of(column.name, column.dtype) == NUMBERS:
-            raise DataError(
-                f"expected column {column.name!r} as true and false, as it was fitted, got "
-                f"{texts[0]}"
-            )
         codes = [*(known.get(text, 0) for text in texts), 0]  # the place of a missing cell is -1
         return np.array(codes, np.int64)[places]
 
