@@ -240,7 +240,7 @@ def _read_frame(path: Path, layout: _Layout, texts: Collection[str]) -> Any:
 def _parsed_frame(
     path: Path, layout: _Layout, texts: Collection[str], only: Collection[str] | None = None
 ) -> Any:
-    """Likewise, unchecked, or `only` some columns, of which pandas does not look at others."""
+    """Return all columns of a file, or `only` some; the lengths of its rows are not checked."""
     with needs("data", "tables need"):
         import pandas as pd
 

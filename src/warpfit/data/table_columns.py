@@ -177,7 +177,7 @@ def _factorized(column: Any) -> Any:
 
 
 def _factorized_texts(column: Any, codes: Any) -> Any:
-    """Likewise, of the cells as text: 1 and True are equal, and so have one code."""
+    """Return what `_factorized` does of cells as texts: 1 and True are equal, and have one code."""
     types = [*map(type, column.tolist())]
     places = np.arange(len(column))
     if all(issubclass(each, OF_ONE_TEXT) for each in set(types)):

@@ -127,7 +127,7 @@ def _as_floats(column: Any) -> Any:
     return pd.Series(as_numbers(column), index=column.index, name=column.name)
 
 
-# By what pandas gives the cells of a column of Arrow as.
+# By the type of the cells of an Arrow column.
 OF_ARROWS: dict[type, Callable[[Any], Any]] = {
     datetime.date: lambda column: column.astype("timestamp[s][pyarrow]"),
     Decimal: lambda column: column.astype("float64"),
