@@ -56,6 +56,7 @@ from warpfit.backends.contract.terms import (
     LossTerms,
     Number,
     Pair,
+    Pairs,
 )
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "MemberUpdate",
     "Number",
     "Pair",
+    "Pairs",
 ]
 
 

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from warpfit.backends.activations import IDENTITY, Activation
-from warpfit.backends.contract.terms import Array, Pair
-
-# The stride, padding and dilation of windows.
-Pairs = tuple[Pair, Pair, Pair]
+from warpfit.backends.contract.terms import Array, Pair, Pairs
 
 
 def _parts(ops: Any, array: Array, groups: int) -> Iterator[Array]:

@@ -47,13 +47,15 @@ def evaluate(
 
     if kind_of(model) == ESTIMATOR:
         stored, data, dataset = _opened_table(model, data, device, **flags)
-        result, class_names, used = stored.score_on(dataset, split), stored.class_names, device
-        notes = stored.unfamiliar(rows_of(dataset, split)[0])
+        x, y = rows_of(dataset, split)
+        result, notes = stored.score(x, y, dataset.class_names), stored.unfamiliar(x)
+        class_names, used = stored.class_names, device
     else:
         trained, data, dataset = _opened(model, data, device, **flags)
-        result, class_names = trained.test_on(dataset, split), trained.card.class_names
+        x, y = rows_of(dataset, split)
+        result = trained.test(x, trained.labels(y, dataset.class_names))
+        notes, class_names = trained.card.unfamiliar(x), trained.card.class_names
         used = trained.model.device
-        notes = trained.card.unfamiliar(rows_of(dataset, split)[0])
     scores = class_scores(result, class_names)
     if as_json:
         numbers = asdict(result.evaluation)

@@ -60,11 +60,11 @@ class _Layout:
 
 
 # The categories of columns, by their names.
-Known = Mapping[str, Collection[str]]
+KnownCategories = Mapping[str, Collection[str]]
 
 
 def read_table(
-    path: Path, label_column: str | None = None, categories: Known | None = None
+    path: Path, label_column: str | None = None, categories: KnownCategories | None = None
 ) -> Table:
     """Return a file's features and labels; `categories` are as `read_features` takes them.
 
@@ -95,7 +95,7 @@ def read_features(
     path: Path,
     names: Sequence[str],
     label_column: str | None,
-    categories: Known,
+    categories: KnownCategories,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the columns `names` of a file, with labels or without, and what was decided.
 
@@ -125,7 +125,7 @@ def read_features(
     return _with_texts(path, layout, frame[list(names)], categories), tuple(notes)
 
 
-def _with_texts(path: Path, layout: _Layout, features: Any, categories: Known) -> Any:
+def _with_texts(path: Path, layout: _Layout, features: Any, categories: KnownCategories) -> Any:
     """Return features, which are checked, with text where a category stands in the file."""
     known = [name for name in features.columns if name in categories]
     _check_cells(path, features.drop(columns=known))

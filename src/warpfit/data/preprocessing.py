@@ -26,7 +26,7 @@ from warpfit.data.table_columns import (
     as_frame,
     as_numbers,
     as_texts,
-    check_flags,
+    check_booleans,
     check_stored_count,
     examined,
 )
@@ -343,7 +343,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 f"{some(missing)}"
             )
         for column in self._of(CATEGORY):
-            check_flags(frame[column.name], column.categories)
+            check_booleans(frame[column.name], column.categories)
         return pd.DataFrame(
             {
                 column.name: (as_numbers if column.kind == NUMBER else as_texts)(frame[column.name])

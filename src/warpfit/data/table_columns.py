@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -145,15 +146,15 @@ def distinct_texts(column: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
     return codes, [_text(value) for value in values]
 
 
-def are_flags(texts: Iterable[str]) -> bool:
+def are_booleans(texts: Iterable[str]) -> bool:
     """Return whether texts of cells are those of true and false."""
     found = {*texts} - {MISSING}
     return bool(found) and found <= {"True", "False"}
 
 
-def check_flags(column: Any, known: Iterable[str]) -> None:
+def check_booleans(column: Any, known: Iterable[str]) -> None:
     """Raise DataError for numbers and dates where the known texts are those of true and false."""
-    if column.dtype.kind in "iufcmM" and are_flags(known) and column.notna().any():
+    if column.dtype.kind in "iufcmM" and are_booleans(known) and column.notna().any():
         raise DataError(
             f"expected column {column.name!r} as true and false, as it was fitted, got "
             f"{brief(column.dropna().iloc[0])}"
@@ -172,27 +173,22 @@ def _factorized(column: Any) -> Any:
             f"expected column {column.name!r} as numbers or text, got cells of {kind}"
         ) from None
     if column.dtype == object and infer_dtype(column, skipna=True).startswith("mixed"):
-        return _factorized_texts(column, codes)
+        return _factorized_texts(column)
     return codes, values
 
 
-def _factorized_texts(column: Any, codes: Any) -> Any:
-    """Return what `_factorized` does of cells as texts: 1 and True are equal, and have one code."""
-    types = [*map(type, column.tolist())]
-    places = np.arange(len(column))
-    if all(issubclass(each, OF_ONE_TEXT) for each in set(types)):
-        kinds, distinct = pd.factorize(np.fromiter(map(id, types), np.int64))
-        places = pd.factorize(codes * len(distinct) + kinds)[0]
-    firsts = column[~pd.Series(places).duplicated().to_numpy()]
-    found, texts = pd.factorize(firsts.map(_text, na_action="ignore"))
-    return found[places], texts
+def _factorized_texts(column: Any) -> Any:
+    """Return what `_factorized` does, of cells as texts: 1 and True are equal."""
+    known = lru_cache(maxsize=None, typed=True)(_text)
+
+    def text(cell: Any) -> str:
+        return known(cell) if isinstance(cell, OF_ONE_TEXT) else _text(cell)
+
+    return pd.factorize(column.map(text, na_action="ignore"))
 
 
 # Types whose equal cells have equal texts, which 1.0 and 1.00 of Decimal have not.
-OF_ONE_TEXT = (
-    *(str, bytes, int, float, np.bool_, np.int64, np.floating),
-    *(type(missing) for missing in (None, pd.NA, pd.NaT)),
-)
+OF_ONE_TEXT = (str, int, float, np.bool_, np.int64)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpfit.checks import Array
-from warpfit.data.csv_tables import Known, read_table
+from warpfit.data.csv_tables import KnownCategories, read_table
 from warpfit.data.dataset import Dataset, as_floats, split_rows, taken
 from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
@@ -42,7 +42,7 @@ def load_user_data(
     image_size: tuple[int, int] | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    categories: Known | None = None,
+    categories: KnownCategories | None = None,
 ) -> Dataset:
     """Load the user's own data.
 
@@ -124,7 +124,7 @@ def _read(
     path: Path,
     label_column: str | None,
     image_size: tuple[int, int] | None,
-    categories: Known | None,
+    categories: KnownCategories | None,
 ) -> _Parts:
     if path.is_dir():
         images = read_folder(path, image_size)

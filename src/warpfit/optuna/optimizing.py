@@ -221,8 +221,8 @@ def _study_callbacks(callbacks: Any) -> tuple[StudyCallback, ...]:
     """Return functions of a study and a trial as a tuple, or raise ConfigError."""
     if callbacks is None:
         return ()
-    found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
-    if not isinstance(callbacks, Iterable) or not all(map(callable, found)):
+    found = tuple(callbacks) if isinstance(callbacks, Iterable) else (None,)
+    if not all(map(callable, found)):
         raise ConfigError(
             f"expected callbacks as functions of a study and a trial, got {brief(callbacks)}"
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from warpfit.checks import brief
 from warpfit.data.dataset import is_frame
-from warpfit.data.table_columns import are_flags, as_numbers, distinct_texts
+from warpfit.data.table_columns import are_booleans, as_numbers, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
 
@@ -173,16 +173,16 @@ def check_order(frame: Any, other: Any) -> None:
 
 
 def check_alike(frame: Any, other: Any) -> None:
-    """Raise DataError unless a frame to validate on has numbers and dates where one to train on
-    has.
+    """Raise DataError unless a frame of validation rows has numbers, dates and booleans where that
+    of training rows has.
     """
     for place, (kind, found) in enumerate(zip(kinds_of(frame), kinds_of(other), strict=True)):
         validated = other.iloc[:, place]
         if kind == found or not validated.notna().any():
             continue
-        have_flags = kind == CATEGORIES and are_flags(distinct_texts(frame.iloc[:, place])[1])
-        if have_flags or kind != CATEGORIES:
-            expected = "true and false" if have_flags else kind
+        have_booleans = kind == CATEGORIES and are_booleans(distinct_texts(frame.iloc[:, place])[1])
+        if have_booleans or kind != CATEGORIES:
+            expected = "true and false" if have_booleans else kind
             raise DataError(
                 f"expected column {frame.columns[place]!r} of X_val as {expected}, as in X, got "
                 f"{brief(validated.dropna().iloc[0])}"

@@ -31,7 +31,7 @@ from warpfit.training.jobs import check_targets, with_training_rows
 from warpfit.training.recipes import open_data
 from warpfit.training.settings import parse_hidden
 from warpfit.training.tables import TablePredictions, predictions_of, read_rows
-from warpfit.training.trained import RegressionScore, Score, renumbered, rows_of
+from warpfit.training.trained import RegressionScore, Score, renumbered
 
 with needs("data", "tables need"):
     import pandas as pd
@@ -118,13 +118,6 @@ class StoredTable:
         evaluation = Evaluation(float(loss), float((predicted == y).mean()), len(y))
         return Score(evaluation, y, predicted)
 
-    def score_on(self, dataset: Dataset, split: str) -> Score:
-        """Return how it does on ``'test'``, ``'train'`` or ``'all'`` rows of a dataset; errors are
-        `score`'s.
-        """
-        x, y = rows_of(dataset, split)
-        return self.score(x, y, dataset.class_names)
-
     @property
     def categories(self) -> dict[str, Sequence[str]]:
         """The categories of each column that has some, and a name."""
@@ -132,7 +125,7 @@ class StoredTable:
         return {name: known[i].texts for i, name in enumerate(self.columns) if i in known}
 
     def unfamiliar(self, x: Any) -> list[str]:
-        """Return a line for each column of x with what was not there to train on."""
+        """Return a line for each column of x with what training rows lacked."""
         return self.estimator.preprocessor_.unfamiliar(x) if is_frame(x) else []
 
     def predict_file(self, path: Path) -> TablePredictions:
@@ -172,7 +165,9 @@ class TableJob:
                 y = np.array(dataset.class_names)[y]
             self.estimator.fit(dataset.x_train, y)
             stored = StoredTable(self.estimator, self.data, dataset.label_column)
-            test = stored.score_on(dataset, "test") if len(dataset.x_test) else None
+            test = None
+            if len(dataset.x_test):
+                test = stored.score(dataset.x_test, dataset.y_test, dataset.class_names)
             self._write(results.unfinished, stored, test)
             files = results.publish()
             self._draw(results.unfinished, stored, test)  # for which nothing is lost

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.checks import brief
-from warpfit.data.table_columns import as_numbers, check_flags, distinct_texts
+from warpfit.data.table_columns import as_numbers, check_booleans, distinct_texts
 from warpfit.errors import DataError
 from warpfit.extras import needs
 from warpfit.tabular.frames import CATEGORIES, DATES, DAY, NUMBERS, kind_of, kinds_of
@@ -52,8 +52,8 @@ class Categories:
         return self.table.shape[1] if self.are_few else 1
 
     def codes(self, column: Any) -> Codes:
-        """Return the code of each cell, or raise DataError, as `check_flags` does."""
-        check_flags(column, self.texts)
+        """Return the code of each cell, or raise DataError, as `check_booleans` does."""
+        check_booleans(column, self.texts)
         places, texts = distinct_texts(column)
         known = {text: code for code, text in enumerate(self.texts, 1)}
         codes = [*(known.get(text, 0) for text in texts), 0]  # the place of a missing cell is -1

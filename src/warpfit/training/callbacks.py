@@ -114,6 +114,12 @@ class Callback:
         """
         return {}, {}
 
+    def is_own(self, numbers: Numbers) -> bool:
+        """Return whether numbers that one of this class kept are for this one to resume: of several
+        in a run, the first that says so does.
+        """
+        return True
+
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
         """Take over what `checkpoint_state` returned; both are empty if the checkpoint knows no
         such callback.
@@ -277,6 +283,10 @@ class EarlyStopping(Callback):
         numbers: Numbers = {"monitor": self.monitor, "best": self.best}
         numbers |= {"best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
         return numbers, dict(self._best())
+
+    def is_own(self, numbers: Numbers) -> bool:
+        # What was best by another column says nothing.
+        return bool(numbers.get("monitor", self.monitor) == self.monitor)
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
         best = numbers.get("best")

@@ -126,16 +126,16 @@ class TrainingLoop:
         return self.run.plan
 
     def _go_to(self, snapshot: Snapshot) -> None:
-        """Put the run and its callbacks, known by their kind and early stopping by its column, too,
-        where they stood at `snapshot`.
-        """
+        """Put the run and its callbacks, known by their kind, where they stood at `snapshot`."""
         history = self.run.history
         self.run.state, history.reports = snapshot.state, list(snapshot.reports)
         history.later_precisions = dict(snapshot.later_precisions)
         remembered = list(snapshot.callbacks)
         for callback in self.callbacks:
-            new = CallbackState(type(callback).__name__, {}, {})
-            known = next((state for state in remembered if _is_of(state, callback)), new)
+            kind = type(callback).__name__
+            same = (state for state in remembered if state.kind == kind)
+            own = (state for state in same if callback.is_own(state.numbers))
+            known = next(own, CallbackState(kind, {}, {}))
             callback.resume(known.numbers, known.arrays)
             remembered = [state for state in remembered if state is not known]
 
@@ -458,12 +458,3 @@ def _looks_at_the_run(callback: Callback) -> bool:
 
 def _watches_the_loss(schedule: Schedule) -> bool:
     return type(schedule).observe is not Schedule.observe
-
-
-def _is_of(state: CallbackState, callback: Callback) -> bool:
-    if state.kind != type(callback).__name__:
-        return False
-    if not isinstance(callback, EarlyStopping):
-        return True
-    # What was best by another column says nothing.
-    return bool(state.numbers.get("monitor", callback.monitor) == callback.monitor)

@@ -11,7 +11,7 @@ from warpfit import data as datasets
 from warpfit import losses, nn, optim
 from warpfit.backends import Activation
 from warpfit.data import Dataset
-from warpfit.data.csv_tables import Known
+from warpfit.data.csv_tables import KnownCategories
 from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.files import PathLike
 from warpfit.losses import Loss
@@ -32,7 +32,7 @@ def open_data(
     label_column: str | None = None,
     task: str = "auto",
     image_size: tuple[int, int] | None = None,
-    categories: Known | None = None,
+    categories: KnownCategories | None = None,
 ) -> Dataset:
     """Return a known dataset by its name, or the user's own data by their path.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from warpfit.data.csv_tables import Known, read_features
+from warpfit.data.csv_tables import KnownCategories, read_features
 from warpfit.data.user import npz_samples
 from warpfit.errors import DataError
 from warpfit.files import PathLike, atomic_path
@@ -68,7 +68,7 @@ def read_rows(
     path: Path,
     columns: Sequence[str],
     label_column: str | None,
-    categories: Known,
+    categories: KnownCategories,
     *,
     trained_on: str,
 ) -> tuple[Any, tuple[str, ...]]:

@@ -95,7 +95,7 @@ class ModelCard:
         return self.preprocessor.categories if self.preprocessor else {}
 
     def unfamiliar(self, x: Any) -> list[str]:
-        """Return a line for each column of x with what was not there to train on."""
+        """Return a line for each column of x with what training rows lacked."""
         return self.preprocessor.unfamiliar(x) if self.preprocessor else []
 
     def inputs(self, x: Any, dtype: str = "float64") -> Array:
@@ -293,10 +293,11 @@ def renumbered(y: Array, class_names: Sequence[str], ours: Sequence[str]) -> Arr
 def rows_of(dataset: Dataset, split: str) -> tuple[Any, Array]:
     """Return rows of a part of a dataset with their targets; errors as `TrainedModel.test_on`."""
     check_choice("split", split, SPLITS)
-    train, test = (dataset.x_train, dataset.y_train), (dataset.x_test, dataset.y_test)
-    x, y = {"train": train, "test": test}.get(
-        split, (joined(train[0], test[0]), np.concatenate([train[1], test[1]]))
-    )
+    if split == "all":
+        x = joined(dataset.x_train, dataset.x_test)
+        y = np.concatenate([dataset.y_train, dataset.y_test])
+    else:
+        x, y = getattr(dataset, f"x_{split}"), getattr(dataset, f"y_{split}")
     if not len(x):
         raise DataError(f"{dataset.name} has no {split} rows")
     return x, y

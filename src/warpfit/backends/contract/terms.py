@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 Array = Any
 
 Pair = tuple[int, int]
+Pairs = tuple[Pair, Pair, Pair]  # stride, padding and dilation of windows
 Axis = int | tuple[int, ...] | None
 
 # A number that an operation is given, or that lies, () float64, on the backend's device: an

@@ -7,13 +7,12 @@ from __future__ import annotations
 from itertools import chain
 from math import prod
 
-from warpfit.backends.base import Activation, Array, Pair
+from warpfit.backends.base import Activation, Array, Pair, Pairs
 from warpfit.backends.checks import check_conv2d, check_groups, check_shape
 from warpfit.backends.cuda.conv_depthwise import Grouped, Strips
 from warpfit.backends.cuda.conv_grouped_mma import GroupTile, GroupTileOps
 from warpfit.backends.cuda.dtypes import acc_dtype
 from warpfit.backends.grouped import (
-    Pairs,
     backward_input_by_group,
     backward_weight_by_group,
     forward_by_group,

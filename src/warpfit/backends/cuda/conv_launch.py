@@ -10,7 +10,7 @@ from math import isqrt, prod
 from operator import is_not
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import IDENTITY, Activation, Array, Pair
+from warpfit.backends.base import IDENTITY, Activation, Array, Pair, Pairs
 from warpfit.backends.checks import check_conv2d
 from warpfit.backends.cuda.conv_boxes_sm90 import Geometry
 from warpfit.backends.cuda.conv_few import FewBand, FewOps, FewTiles
@@ -107,7 +107,7 @@ class Request(NamedTuple):
     # x and w: shapes.
     x: Shape
     w: Shape
-    pairs: tuple[Pair, Pair, Pair]  # stride, padding and dilation
+    pairs: Pairs  # stride, padding and dilation
     num_windows: Pair  # (OH, OW)
     activation: Activation
     spreads: bool  # whether the first operand is a `PooledGradient`
@@ -157,7 +157,7 @@ class Launch(NamedTuple):
     """What computes an operation: one of the last four, or none if there is nothing to compute."""
 
     # Stride, padding and dilation as they were checked: numbers equal to integers need not be some.
-    pairs: tuple[Pair, Pair, Pair]
+    pairs: Pairs
     num_windows: Pair  # (OH, OW)
     boxes: Geometry | None = None  # for `multiply_boxes` and `weight_gradient_boxes`
     # (Windows, Band or FewTiles): for `convolve`.
@@ -181,7 +181,7 @@ class LaunchOps(FewOps, GroupedOps):
         b: Array,
         x_shape: Shape,
         w_shape: Shape,
-        pairs: tuple[Pair, Pair, Pair],
+        pairs: Pairs,
         activation: Activation = IDENTITY,
         groups: int = 1,
     ) -> Launch:
@@ -262,9 +262,7 @@ class LaunchOps(FewOps, GroupedOps):
         )
 
 
-def _checked_windows(
-    op: str, x_shape: Shape, w_shape: Shape, pairs: tuple[Pair, Pair, Pair], groups: int
-) -> Pair:
+def _checked_windows(op: str, x_shape: Shape, w_shape: Shape, pairs: Pairs, groups: int) -> Pair:
     """Return (OH, OW)."""
     num_windows = check_conv2d(op, x_shape, w_shape, *pairs, groups)
     if x_shape[1] * x_shape[2] >= 2**31:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import IDENTITY, Activation, Array, Backend, Pair
+from warpfit.backends.base import IDENTITY, Activation, Array, Backend, Pair, Pairs
 from warpfit.backends.checks import (
     check_conv2d,
     check_float,
@@ -17,7 +17,6 @@ from warpfit.backends.checks import (
     check_shape,
 )
 from warpfit.backends.numpy.groups import (
-    Pairs,
     backward_input_in_groups,
     backward_weight_in_groups,
     forward_in_groups,

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from warpfit.backends.base import Activation, Array, Pair
+from warpfit.backends.base import Activation, Array, Pair, Pairs
 from warpfit.backends.grouped import (
-    Pairs,
     backward_input_by_group,
     backward_weight_by_group,
     forward_by_group,
